@@ -164,18 +164,19 @@ void write_decision(
         order.c_str(),
         idle_hosts(chosen, cluster).c_str());
   }
+  const bool has_hosts = !options.written_hostfile.empty();
+  const std::string launch =
+      str("tessera launch -n ",
+          chosen.strategy.devices(),
+          has_hosts ? " --hostfile " + options.written_hostfile : "",
+          " -- ");
   if (!options.from.empty() && !options.config_file.empty()) {
     std::printf(
-        "go on with: tessera launch -n %d -- tessera train %s --resume\n",
-        chosen.strategy.devices(),
-        options.config_file.c_str());
+        "go on with: %stessera train %s --resume\n", launch.c_str(), options.config_file.c_str());
+  } else if (has_hosts) {
+    std::printf("start it with: %sPROGRAM\n", launch.c_str());
   }
-  if (!options.written_hostfile.empty()) {
-    std::printf(
-        "start it with: tessera launch -n %d --hostfile %s -- PROGRAM\n",
-        chosen.strategy.devices(),
-        options.written_hostfile.c_str());
-  } else if (!in_order) {
+  if (!has_hosts && !in_order) {
     std::printf("start the hosts in the order %s\n", order.c_str());
   }
 }

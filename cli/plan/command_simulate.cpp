@@ -92,12 +92,10 @@ cost::Strategy strategy_of(
   for (std::size_t n = 0; n < cluster.nodes.size(); ++n) {
     nodes.push_back(static_cast<int>(n));
   }
-  strategy.boundaries = options.boundaries;
   const int layers = static_cast<int>(model.layers.size());
   const bool given = !options.boundaries.empty();
-  for (int k = 0; !given && k <= strategy.stages(); ++k) {
-    strategy.boundaries.push_back(layers * k / strategy.stages());
-  }
+  strategy.boundaries =
+      given ? options.boundaries : planner::even_layers(layers, strategy.stages());
   strategy.device_of_rank = planner::devices_in_order(cluster, nodes);
   cost::validate(strategy, cluster.device_count(), layers, model.global_batch_size);
   strategy.device_of_rank = cost::lay_out(strategy, options.placement, strategy.device_of_rank);

@@ -53,6 +53,14 @@ void validate_links(const Cluster& cluster) {
   }
 }
 
+std::string list_of(const NodeSet& nodes) {
+  std::string list;
+  for (const int node : nodes) {
+    list += str(list.empty() ? "" : ", ", node);
+  }
+  return "[" + list + "]";
+}
+
 void validate_among(const CollectiveTime& one, int nodes) {
   const NodeSet& among = one.among;
   const bool ascending =
@@ -61,18 +69,14 @@ void validate_among(const CollectiveTime& one, int nodes) {
   if (ascending && known && (among.empty() || static_cast<int>(among.size()) == one.nodes)) {
     return;
   }
-  std::string found;
-  for (const int node : among) {
-    found += str(found.empty() ? "" : ", ", node);
-  }
   throw ConfigError(
       str("cluster: collectives: ",
           one.operation,
           " of ",
           one.ranks,
-          " ranks: among: found [",
-          found,
-          "]; write the numbers of its ",
+          " ranks: among: found ",
+          list_of(among),
+          "; write the numbers of its ",
           one.nodes,
           " nodes, ascending, each from 0 to ",
           nodes - 1,
@@ -88,7 +92,11 @@ void validate_groups(const Cluster& cluster) {
     if (nodes.empty() || nodes.front() < 0 || nodes.back() >= count ||
         std::adjacent_find(nodes.begin(), nodes.end(), std::greater_equal<>()) != nodes.end()) {
       throw ConfigError(
-          str(place, "nodes: write numbers of nodes, ascending, each from 0 to ", count - 1));
+          str(place,
+              "nodes: found ",
+              list_of(nodes),
+              "; write numbers of nodes, ascending, each from 0 to ",
+              count - 1));
     }
     if (!positive(cluster.groups[i].bytes_per_s)) {
       throw ConfigError(
@@ -105,11 +113,15 @@ void validate_groups(const Cluster& cluster) {
       if (!common.empty() && common != nodes && common != other) {
         throw ConfigError(
             str(place,
-                "nodes: shares node ",
+                "nodes: found ",
+                list_of(nodes),
+                ", which shares node ",
                 common.front(),
                 " with groups[",
                 j,
-                "] and neither holds the other; write groups of which one holds all of the other, "
+                "], ",
+                list_of(other),
+                ", and neither holds the other; write groups of which one holds all of the other, "
                 "or that have no node in common"));
       }
     }
@@ -346,6 +358,12 @@ void validate(const Cluster& cluster) {
               node.cores,
               "; write how many processors the node gives, or leave the field out"));
     }
+  }
+  if (cluster.stalling_group_nodes < 0) {
+    throw ConfigError(
+        str("cluster: stalling_group_nodes: found ",
+            cluster.stalling_group_nodes,
+            "; write over how many nodes a tensor-parallel group stalls, or 0 where none does"));
   }
   validate_links(cluster);
   validate_groups(cluster);

@@ -127,4 +127,16 @@ std::vector<int> Places::across(const std::vector<int>& stages, int replica, int
   return ranks;
 }
 
+StepSeconds step_seconds(const NodeSet& nodes, const Cluster& cluster, const Constants& constants) {
+  StepSeconds step = {.between = 0, .inside = constants.device_latency_seconds};
+  for (const int n : nodes) {
+    const double latency = cluster.nodes[at(n)].network_latency_seconds;
+    if (latency == 0) {
+      return {constants.link_latency_seconds, constants.link_latency_seconds};
+    }
+    step.between = std::max(step.between, latency);
+  }
+  return step;
+}
+
 } // namespace tessera::cost

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "tessera/cost/cluster.h"
+#include "tessera/cost/collective.h"
+#include "tessera/cost/constants.h"
 #include "tessera/cost/strategy.h"
 
 namespace tessera::cost {
@@ -53,6 +55,10 @@ struct GroupPlace {
   /// The links of NodeLinks between its nodes; empty for a group on one node.
   std::vector<int> links;
 };
+
+/// Returns the time of a step of collectives on these nodes. Where their cluster does not say what
+/// one between nodes takes, all take Constants::link_latency_seconds.
+StepSeconds step_seconds(const NodeSet& nodes, const Cluster& cluster, const Constants& constants);
 
 /// The places of a strategy's ranks. Keeps references to both arguments. Threads: any.
 class Places {

@@ -236,8 +236,9 @@ double LayerTable::gradient_bytes(
   if (state.in_flight == 0) {
     return standing;
   }
-  // After the first backward one microbatch less is held, and all gradients.
-  return standing + std::max(0.0, coming - kept - working);
+  // After the first backward one microbatch less is held, and all gradients; if another is left, it
+  // is at work beside them.
+  return standing + std::max(0.0, coming - kept - (state.in_flight > 1 ? 0 : working));
 }
 
 // With whole forwards the device holds what the microbatch at work keeps, and the one that leaves

@@ -105,6 +105,11 @@ class LayerTable {
     const auto& sums = host_[at(kind)];
     return sums[at(last)] - sums[at(first)];
   }
+  /// Returns whether ranks gather activations, of which the pace of a host decides how long they
+  /// are held (StageState::host).
+  bool gathers() const {
+    return gathered_.back() > 0;
+  }
   /// Returns the number of tensor-parallel collectives that it starts among them.
   double collectives(int first, int last) const {
     return collectives_[at(last)] - collectives_[at(first)];

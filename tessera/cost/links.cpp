@@ -20,6 +20,32 @@ namespace {
 
 constexpr double kUnlimited = std::numeric_limits<double>::infinity();
 
+// Returns the bandwidth of the slowest link of a group's ring, of which `on_network` and `on_link`
+// say how many rings a node's network and a link of NodeLinks carry.
+template <typename OnNetwork, typename OnLink>
+double slowest_link(
+    const GroupPlace& group,
+    const Cluster& cluster,
+    const NodeLinks& links,
+    const OnNetwork& on_network,
+    const OnLink& on_link) {
+  double slowest = kUnlimited;
+  for (const int n : group.crowded) {
+    slowest = std::min(slowest, cluster.nodes[at(n)].intra_bytes_per_s);
+  }
+  for (std::size_t i = 0; i < group.nodes.size() && group.nodes.size() > 1; ++i) {
+    const Node& node = cluster.nodes[at(group.nodes[i])];
+    slowest = std::min(
+        {slowest,
+         node.inter_bytes_per_s / on_network(group.nodes[i]),
+         collective_bytes_per_s(node, group.ranks[i])});
+  }
+  for (const int link : group.links) {
+    slowest = std::min(slowest, links.bytes_per_s(link) / on_link(link));
+  }
+  return slowest;
+}
+
 // This counts rings that run at the same time on what they share.
 class Rings {
  public:
@@ -40,22 +66,12 @@ class Rings {
 
   // Returns the bandwidth of the slowest link of one of the rings.
   double bytes_per_s(const GroupPlace& group) const {
-    double slowest = kUnlimited;
-    for (const int n : group.crowded) {
-      slowest = std::min(slowest, cluster_.nodes[at(n)].intra_bytes_per_s);
-    }
-    for (std::size_t i = 0; i < group.nodes.size() && group.nodes.size() > 1; ++i) {
-      const int n = group.nodes[i];
-      const Node& node = cluster_.nodes[at(n)];
-      slowest = std::min(
-          {slowest,
-           node.inter_bytes_per_s / on_network_[at(n)],
-           collective_bytes_per_s(node, group.ranks[i])});
-    }
-    for (const int link : group.links) {
-      slowest = std::min(slowest, places_.links().bytes_per_s(link) / on_link_[at(link)]);
-    }
-    return slowest;
+    return slowest_link(
+        group,
+        cluster_,
+        places_.links(),
+        [this](int node) { return on_network_[at(node)]; },
+        [this](int link) { return on_link_[at(link)]; });
   }
 
  private:
@@ -111,18 +127,8 @@ double slowest_of(const std::vector<Flow>& flows, const Cluster& cluster, const 
 
 // Returns the rate at which a group's ring goes that has all links to itself.
 double alone_bytes_per_s(const GroupPlace& group, const Cluster& cluster, const NodeLinks& links) {
-  double slowest = kUnlimited;
-  for (const int n : group.crowded) {
-    slowest = std::min(slowest, cluster.nodes[at(n)].intra_bytes_per_s);
-  }
-  for (std::size_t i = 0; i < group.nodes.size() && group.nodes.size() > 1; ++i) {
-    slowest = std::min(
-        slowest, collective_bytes_per_s(cluster.nodes[at(group.nodes[i])], group.ranks[i]));
-  }
-  for (const int link : group.links) {
-    slowest = std::min(slowest, links.bytes_per_s(link));
-  }
-  return slowest;
+  const auto one = [](int /*place*/) { return 1.0; };
+  return slowest_link(group, cluster, links, one, one);
 }
 
 // Sets what a stage's tensor-parallel groups have; all groups of the cluster are in `rings`.
@@ -145,18 +151,6 @@ void place_tensor_groups(
 }
 
 } // namespace
-
-StepSeconds step_seconds(const NodeSet& nodes, const Cluster& cluster, const Constants& constants) {
-  StepSeconds step = {.between = 0, .inside = constants.device_latency_seconds};
-  for (const int n : nodes) {
-    const double latency = cluster.nodes[at(n)].network_latency_seconds;
-    if (latency == 0) {
-      return {constants.link_latency_seconds, constants.link_latency_seconds};
-    }
-    step.between = std::max(step.between, latency);
-  }
-  return step;
-}
 
 double all_reduce_delay(
     const GroupPlace& group,

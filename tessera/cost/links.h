@@ -47,10 +47,6 @@ struct PlacementLinks {
   std::vector<std::vector<int>> kinds;
 };
 
-/// Returns the time of a step of collectives on these nodes. Where their cluster does not say what
-/// one between nodes takes, all take Constants::link_latency_seconds.
-StepSeconds step_seconds(const NodeSet& nodes, const Cluster& cluster, const Constants& constants);
-
 /// Returns by how much an all-reduce of a group takes longer than its ring's bytes: the steps of
 /// the ring, or, where that is less, those of trees and what their bytes take longer. So small ones
 /// go by trees and large ones by rings, as communication libraries of accelerators choose; the

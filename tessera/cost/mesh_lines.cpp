@@ -69,7 +69,6 @@ class Direction {
     const double inside = std::log2(static_cast<double>(line.most_inside()));
     double slowest_inside = std::numeric_limits<double>::infinity();
     double slowest = slowest_inside;
-    double latency = 0;
     for (const auto& [n, count] : line.ranks) {
       const Node& node = cluster_.nodes[at(n)];
       if (count > 1) {
@@ -80,10 +79,6 @@ class Direction {
             {slowest,
              collective_bytes_per_s(node, count),
              node.inter_bytes_per_s / on_network_.at(n)});
-        latency = std::max(
-            latency,
-            node.network_latency_seconds > 0 ? node.network_latency_seconds
-                                             : constants_.link_latency_seconds);
       }
     }
     for (const int link : places_.links().among(line.nodes())) {
@@ -91,7 +86,8 @@ class Direction {
     }
     links.seconds_per_byte =
         (between / slowest + inside / slowest_inside) / constants_.link_efficiency;
-    links.message_seconds = between * latency + inside * constants_.device_latency_seconds;
+    const StepSeconds step = step_seconds(line.nodes(), cluster_, constants_);
+    links.message_seconds = between * step.between + inside * step.inside;
     return links;
   }
 

@@ -7,6 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/index.h"
+#include "tessera/cost/shared_cores.h"
 
 namespace tessera::cost {
 
@@ -103,28 +104,40 @@ void add_slices(const OwnStage& from, const OwnStage& to, double has, double nee
   }
 }
 
-// Returns the most seconds that the cores of a node need for the computation of its ranks.
-double shared_cores_seconds(const StagedStrategy& strategy, StagedTables& tables) {
+// Returns the seconds in which a tensor-parallel group of a stage exchanges in one microbatch.
+double tensor_seconds(const LayerTable& table, const OwnStage& stage, const StageLinks& links) {
+  const PassSeconds tensor = table.tensor_seconds(stage.first_layer, stage.last_layer, links);
+  const PassSeconds tail =
+      stage.first_layer == 0 ? table.tail_tensor_seconds(links) : PassSeconds{};
+  return tensor.forward + tensor.backward + tail.forward + tail.backward;
+}
+
+// Returns the most seconds that a node needs whose ranks share cores.
+double shared_cores_seconds(
+    const StagedStrategy& strategy,
+    const std::vector<StageLinks>& placed,
+    StagedTables& tables) {
   const Cluster& cluster = tables.cluster();
   const std::vector<int> node_of_device = cluster.node_of_device();
-  std::vector<double> work(cluster.nodes.size(), 0);
-  for (const OwnStage& stage : strategy.stages) {
-    for (std::size_t i = 0; i < stage.devices.size(); ++i) {
-      const int node = node_of_device[at(stage.devices[i])];
-      const int samples = stage.samples[i / at(stage.way.degree)];
-      work[at(node)] +=
-          strategy.microbatches *
-          tables.of(stage.way, samples, stage.recomputes)
-              .compute_seconds(cluster.nodes[at(node)].kind, stage.first_layer, stage.last_layer);
+  SharedCores cores(cluster);
+  int group = 0;
+  for (std::size_t k = 0; k < strategy.stages.size(); ++k) {
+    const OwnStage& stage = strategy.stages[k];
+    for (int d = 0; d < stage.replicas(); ++d, ++group) {
+      const LayerTable& table = tables.of(stage.way, stage.samples[at(d)], stage.recomputes);
+      for (int t = 0; t < stage.way.degree; ++t) {
+        const int node = node_of_device[at(stage.devices[at(d * stage.way.degree + t)])];
+        const double compute = table.compute_seconds(
+            cluster.nodes[at(node)].kind, stage.first_layer, stage.last_layer);
+        cores.add(
+            node,
+            group,
+            strategy.microbatches * compute,
+            strategy.microbatches * tensor_seconds(table, stage, placed[k]));
+      }
     }
   }
-  double longest = 0;
-  for (std::size_t n = 0; n < work.size(); ++n) {
-    if (cluster.nodes[n].cores > 0) {
-      longest = std::max(longest, work[n] / cluster.nodes[n].cores);
-    }
-  }
-  return longest;
+  return cores.seconds();
 }
 
 // Returns the price of a stage: the time of its slowest replica, the memory of its fullest.
@@ -216,12 +229,7 @@ StageCost price_replica(
   StageCost cost;
   cost.parameters = table.parameters(first, last);
   cost.in_flight = in_flight;
-  const PassSeconds tensor = table.tensor_seconds(first, last, links);
-  cost.tensor_seconds = tensor.forward + tensor.backward;
-  if (first == 0) {
-    const PassSeconds tail = table.tail_tensor_seconds(links);
-    cost.tensor_seconds += tail.forward + tail.backward;
-  }
+  cost.tensor_seconds = tensor_seconds(table, own, links);
   cost.device_bytes = std::numeric_limits<double>::infinity();
   cost.host_has_bytes = cost.device_bytes;
   const std::vector<int> node_of_device = cluster.node_of_device();
@@ -238,9 +246,9 @@ StageCost price_replica(
             cost.parameters, table.optimizer_bytes(cost.parameters), of_kind, settings, constants));
     cost.device_bytes = std::min(cost.device_bytes, of_kind.memory_bytes);
   }
-  StageState state = stage_state(settings, in_flight, strategy.microbatches);
-  state.host = host_pace(stalls(cluster, placed), cost.waiting_seconds);
-  cost.memory = table.memory(first, last, state);
+  const HostPace pace = host_pace(stalls(cluster, placed), cost.waiting_seconds);
+  cost.memory =
+      table.memory(first, last, stage_state(settings, in_flight, strategy.microbatches, pace));
   cost.needed_bytes =
       (cost.memory.total() + constants.context_bytes) / usable_share(tables.model(), constants);
   return cost;
@@ -319,7 +327,8 @@ StrategyCost price(const StagedStrategy& strategy, StagedTables& tables) {
   const double pipeline = (strategy.microbatches - 1) * longest + sum;
   cost.bubble_seconds =
       pipeline - cost.compute_seconds - cost.tensor_seconds - cost.waiting_seconds;
-  cost.shared_cores_seconds = std::max(0.0, shared_cores_seconds(strategy, tables) - pipeline);
+  cost.shared_cores_seconds =
+      std::max(0.0, shared_cores_seconds(strategy, placed, tables) - pipeline);
   cost.gradient_seconds =
       gradient_sync_seconds(strategy, cluster, parameters, whole, tied, constants) +
       (model.sized() != nullptr ? messages(strategy, tables) : 0);

@@ -46,10 +46,16 @@ void validate(const Strategy& strategy, int devices, int layers, int global_batc
     if (unlike.size() != static_cast<std::size_t>(strategy.dp) ||
         *std::min_element(unlike.begin(), unlike.end()) < 1 ||
         *std::max_element(unlike.begin(), unlike.end()) != strategy.microbatch_size) {
+      std::string found;
+      for (const int samples : unlike) {
+        found += str(found.empty() ? "" : "+", samples);
+      }
       fail(
-          "microbatches of ",
-          unlike.size(),
-          " replicas; write one of 1 or more samples for each of ",
+          "found microbatches of ",
+          found,
+          " samples with mbs ",
+          strategy.microbatch_size,
+          "; write one of 1 or more samples for each of ",
           strategy.dp,
           ", the most of them as mbs");
     }

@@ -7,6 +7,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/index.h"
 #include "tessera/cost/gradient_overlap.h"
+#include "tessera/cost/shared_cores.h"
 
 namespace tessera::cost {
 
@@ -90,9 +91,10 @@ StageCost price_stage(const Inputs& inputs, int rank) {
     cost.send_seconds += send_seconds(
         links, strategy, stage, table.cut_bytes(last), table.returns_home(), constants);
     cost.in_flight = in_flight(strategy, stage, microbatches);
-    StageState state = stage_state(strategy, cost.in_flight, microbatches);
-    state.host = host_pace(stalls(cluster, links), cost.waiting_seconds);
-    join(table.memory(first, last, state), cost.memory);
+    const HostPace pace = host_pace(stalls(cluster, links), cost.waiting_seconds);
+    join(
+        table.memory(first, last, stage_state(strategy, cost.in_flight, microbatches, pace)),
+        cost.memory);
   }
   cost.host_bytes = cost.memory.host;
   cost.needed_bytes =
@@ -112,25 +114,23 @@ StageCost price_stage(const Inputs& inputs, int rank) {
   return cost;
 }
 
-// Returns the most seconds that the cores of a node need for the computation of its ranks.
-double shared_cores_seconds(const Inputs& inputs) {
+// Returns the most seconds that a node needs whose ranks share cores; `stages` are priced.
+double shared_cores_seconds(const Inputs& inputs, const std::vector<StageCost>& stages) {
   const Cluster& cluster = inputs.cluster;
   const Strategy& strategy = inputs.strategy;
-  std::vector<double> work(cluster.nodes.size(), 0);
+  SharedCores cores(cluster);
   const std::vector<int> node_of_device = cluster.node_of_device();
   for (int rank = 0; rank < strategy.devices(); ++rank) {
     const int node = node_of_device[at(strategy.device_of_rank[at(rank)])];
-    const int pipeline_rank = rank / (strategy.dp * strategy.tp);
-    work[at(node)] +=
-        inputs.microbatches * compute_seconds(inputs, cluster.nodes[at(node)].kind, pipeline_rank);
+    const int group = rank / strategy.tp;
+    const int pipeline_rank = group / strategy.dp;
+    cores.add(
+        node,
+        group,
+        inputs.microbatches * compute_seconds(inputs, cluster.nodes[at(node)].kind, pipeline_rank),
+        inputs.microbatches * stages[at(pipeline_rank)].tensor_seconds);
   }
-  double longest = 0;
-  for (std::size_t n = 0; n < work.size(); ++n) {
-    if (cluster.nodes[n].cores > 0) {
-      longest = std::max(longest, work[n] / cluster.nodes[n].cores);
-    }
-  }
-  return longest;
+  return cores.seconds();
 }
 
 // Adds the first two lines of price's formula, for the slowest pipeline.
@@ -180,7 +180,7 @@ void add_pipeline_seconds(const Inputs& inputs, StrategyCost& cost) {
   const bool shared = std::any_of(
       cluster.nodes.begin(), cluster.nodes.end(), [](const Node& node) { return node.cores > 0; });
   if (shared) {
-    const double bound = shared_cores_seconds(inputs);
+    const double bound = shared_cores_seconds(inputs, cost.stages);
     cost.shared_cores_seconds = std::max(0.0, bound - slowest);
     slowest += cost.shared_cores_seconds;
   }
@@ -231,8 +231,20 @@ double waiting_seconds(
     const Strategy& strategy,
     int kind,
     int stage) {
-  const auto [first, last] = strategy.layers_of(stage);
-  const StageLinks& place = links.stages[at(stage % strategy.pp)];
+  return waiting_seconds(
+      table, cluster, links, strategy.tp, kind, stage % strategy.pp, strategy.layers_of(stage));
+}
+
+double waiting_seconds(
+    const LayerTable& table,
+    const Cluster& cluster,
+    const PlacementLinks& links,
+    int tensor_degree,
+    int kind,
+    int rank,
+    std::pair<int, int> layers) {
+  const auto [first, last] = layers;
+  const StageLinks& place = links.stages[at(rank)];
   double host = table.host_seconds(kind, first, last);
   if (host == 0) {
     return 0;
@@ -240,7 +252,7 @@ double waiting_seconds(
   if (links.sends_between_nodes) {
     const double network = cluster.busy_network_start_seconds;
     const bool over_nodes = network > 0 && widest(place) > 1;
-    host += table.collectives(first, last) * strategy.tp *
+    host += table.collectives(first, last) * tensor_degree *
             (over_nodes ? network : cluster.busy_start_seconds);
   }
   const PassSeconds tensor = table.tensor_seconds(first, last, place);
@@ -272,11 +284,12 @@ stall_seconds(const Cluster& cluster, const PlacementLinks& links, int stages, i
   return cluster.stall_seconds * (messages * microbatches + 2 * (stages - 1));
 }
 
-StageState stage_state(const Strategy& strategy, int in_flight, int microbatches) {
+StageState stage_state(const Strategy& strategy, int in_flight, int microbatches, HostPace host) {
   return {
       .in_flight = in_flight,
       .optimizer_shards = strategy.shard_optimizer_state ? strategy.dp : 1,
       .parameter_shards = strategy.shard_parameters ? strategy.dp : 1,
+      .host = host,
       .offloads_optimizer = strategy.offload_optimizer_state,
       .offloads_activations = strategy.offload_activations,
       .replicas = strategy.dp > 1,
@@ -309,9 +322,13 @@ double optimizer_seconds(
   return seconds;
 }
 
+bool runs_one_at_a_time(const Strategy& strategy) {
+  return strategy.stages() == 1 && strategy.schedule != Schedule::kCustom;
+}
+
 int in_flight(const Strategy& strategy, int stage, int microbatches) {
-  if (strategy.stages() == 1 && strategy.schedule == Schedule::kSimple) {
-    return 1; // without a pipeline a microbatch runs to its end
+  if (runs_one_at_a_time(strategy)) {
+    return 1;
   }
   if (strategy.schedule != Schedule::kInterleaved) {
     return microbatches;
@@ -329,6 +346,17 @@ StrategyCost price(
     const PlacementLinks& links,
     const Constants& constants) {
   const int microbatches = strategy.microbatches(model.global_batch_size);
+  return price(model, cluster, strategy, table, links, constants, microbatches);
+}
+
+StrategyCost price(
+    const DescribedModel& model,
+    const Cluster& cluster,
+    const Strategy& strategy,
+    const LayerTable& table,
+    const PlacementLinks& links,
+    const Constants& constants,
+    int microbatches) {
   const Inputs inputs = {model, cluster, strategy, table, links, constants, microbatches};
   StrategyCost cost;
   GradientLoad load;

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/cost/cluster.h"
@@ -75,8 +77,8 @@ struct StrategyCost {
 };
 
 /// Returns what determines the memory of a stage of this strategy that has so many microbatches in
-/// flight, at most, of those of a step.
-StageState stage_state(const Strategy& strategy, int in_flight, int microbatches);
+/// flight, at most, of those of a step, and whose hosts have this pace.
+StageState stage_state(const Strategy& strategy, int in_flight, int microbatches, HostPace host);
 
 /// Returns the seconds in which a device updates so many parameters: it reads and writes its
 /// memory, and streams an offloaded state in and out beside that. 0 for a device whose memory's
@@ -88,6 +90,10 @@ double optimizer_seconds(
     const DeviceKind& kind,
     const Strategy& strategy,
     const Constants& constants);
+
+/// Returns whether every microbatch runs to its end before the next begins, as without a pipeline,
+/// whatever Strategy::active_microbatches says; only a given order may say otherwise.
+bool runs_one_at_a_time(const Strategy& strategy);
 
 /// Returns the most microbatches that `stage` holds between forward and backward.
 int in_flight(const Strategy& strategy, int stage, int microbatches);
@@ -102,6 +108,16 @@ double waiting_seconds(
     const Strategy& strategy,
     int kind,
     int stage);
+
+/// Does the same for any run of layers on a pipeline rank, of groups of so many ranks.
+double waiting_seconds(
+    const LayerTable& table,
+    const Cluster& cluster,
+    const PlacementLinks& links,
+    int tensor_degree,
+    int kind,
+    int rank,
+    std::pair<int, int> layers);
 
 /// Returns whether the network stalls a strategy that is placed so.
 bool stalls(const Cluster& cluster, const PlacementLinks& links);
@@ -158,5 +174,15 @@ StrategyCost price(
     const LayerTable& table,
     const PlacementLinks& links,
     const Constants& constants);
+
+/// Does the same for so many microbatches, whatever the model's batch makes of the strategy.
+StrategyCost price(
+    const DescribedModel& model,
+    const Cluster& cluster,
+    const Strategy& strategy,
+    const LayerTable& table,
+    const PlacementLinks& links,
+    const Constants& constants,
+    int microbatches);
 
 } // namespace tessera::cost

@@ -7,6 +7,7 @@
 #include "tessera/base/index.h"
 #include "tessera/cost/group_place.h"
 #include "tessera/cost/layer_table.h"
+#include "tessera/cost/shared_cores.h"
 #include "tessera/cost/strategy_cost.h"
 
 namespace tessera::cost {
@@ -77,27 +78,30 @@ StrategyCost price_uneven(
   for (Node& node : own_cores.nodes) {
     node.cores = 0;
   }
-  std::vector<double> on_node(cluster.nodes.size(), 0); // seconds of computation
+  SharedCores cores(cluster);
   std::vector<StrategyCost> costs;
   for (const auto& [samples, replicas] : replicas_of) {
     const Strategy even = of_size(strategy, samples);
-    DescribedModel batch = model; // of which each group has as many microbatches
-    batch.global_batch_size = microbatches * samples * strategy.dp;
     const LayerTable table(model, cluster, even, constants);
     costs.push_back(price(
-        batch,
+        model,
         own_cores,
         even,
         table,
         of_replicas(links, strategy, cluster, places, replicas),
-        constants));
+        constants,
+        microbatches)); // each group has as many
     for (const int d : replicas) {
       for (int stage = 0; stage < strategy.stages(); ++stage) {
         const auto [first, last] = strategy.layers_of(stage);
+        const int k = stage % strategy.pp;
         for (int t = 0; t < strategy.tp; ++t) {
-          const int node = places.node(stage % strategy.pp, d, t);
-          on_node[at(node)] +=
-              microbatches * table.compute_seconds(cluster.nodes[at(node)].kind, first, last);
+          const int node = places.node(k, d, t);
+          cores.add(
+              node,
+              strategy.rank(k, d, 0),
+              microbatches * table.compute_seconds(cluster.nodes[at(node)].kind, first, last),
+              microbatches * costs.back().stages[at(k)].tensor_seconds);
         }
       }
     }
@@ -108,13 +112,7 @@ StrategyCost price_uneven(
       });
   double slowest = pipeline_seconds(result);
   const double without_transfer = slowest - result.transfer_seconds;
-  for (std::size_t n = 0; n < on_node.size(); ++n) {
-    const double cores = cluster.nodes[n].cores;
-    if (cores > 0) {
-      result.shared_cores_seconds =
-          std::max(result.shared_cores_seconds, on_node[n] / cores - without_transfer);
-    }
-  }
+  result.shared_cores_seconds = std::max(0.0, cores.seconds() - without_transfer);
   slowest += result.shared_cores_seconds;
   for (const StrategyCost& cost : costs) {
     result.gradient_seconds = std::max(result.gradient_seconds, cost.gradient_seconds);

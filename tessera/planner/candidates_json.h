@@ -7,7 +7,8 @@
 namespace tessera::planner {
 
 /// Returns the strategies of a search for programs: one object with `model`, `cluster`,
-/// `global_batch_size`, `considered`, `interrupted` and the list `strategies`, fastest first.
+/// `global_batch_size`, `considered`, `interrupted`, `lower_bound_seconds`, which is one of equal
+/// replicas, and the lists `strategies`, fastest first, and `front`.
 /// docs/planner.md lists the fields. Units: seconds and bytes.
 std::string to_json(
     const SearchResult& result,

@@ -106,6 +106,18 @@ double LowerBound::send_seconds(const cost::LayerTable& table, int cut) const {
   return table.cut_bytes(cut) / ideal_.next_bytes_per_s + latency_seconds_;
 }
 
+cost::HostPace LowerBound::least_holding(
+    const cost::Strategy& strategy,
+    const cost::LayerTable& table) const {
+  if (cluster_.stalls() || (cluster_.stalling_group_nodes > 0 && strategy.pp > 1)) {
+    return cost::HostPace::kStalled;
+  }
+  const bool may_wait = std::any_of(kinds_.begin(), kinds_.end(), [&](int kind) {
+    return table.host_seconds(kind, 0, table.layers()) > 0;
+  });
+  return may_wait ? cost::HostPace::kLevel : cost::HostPace::kAhead;
+}
+
 double LowerBound::assigned_seconds(const cost::Strategy& strategy, const cost::LayerTable& table)
     const {
   const int layers = table.layers();
@@ -130,10 +142,11 @@ double LowerBound::assigned_seconds(const cost::Strategy& strategy, const cost::
   }
   const double usable = memory * cost::usable_share(model_, options_.constants) * (1 + 1e-12) -
                         options_.constants.context_bytes;
+  const cost::HostPace pace = least_holding(strategy, table);
   std::vector<std::vector<int>> fits(at(strategy.pp));
   for (int k = 0; k < strategy.pp; ++k) {
     const cost::StageState state = cost::stage_state(
-        strategy, cost::in_flight(strategy, k, problem.microbatches), problem.microbatches);
+        strategy, cost::in_flight(strategy, k, problem.microbatches), problem.microbatches, pace);
     int first = 0;
     for (int last = 0; last <= layers; ++last) {
       while (first < last && table.memory(first, last, state).total() > usable) {

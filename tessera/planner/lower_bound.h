@@ -36,6 +36,8 @@ class LowerBound {
   double exchange_seconds(const cost::Strategy& strategy, const cost::LayerTable& table) const;
 
  private:
+  /// Returns the pace of hosts under which stages hold least, of those that some placement has.
+  cost::HostPace least_holding(const cost::Strategy& strategy, const cost::LayerTable& table) const;
   double assigned_seconds(const cost::Strategy& strategy, const cost::LayerTable& table) const;
   double spread_seconds(const cost::Strategy& strategy, const cost::LayerTable& table) const;
   /// Returns the seconds of tensor-parallel traffic in the first `last` layers at the least.

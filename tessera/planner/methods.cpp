@@ -20,14 +20,6 @@ bool stopped(const SearchOptions& options) {
   return options.stop != nullptr && options.stop->load();
 }
 
-std::vector<int> even_layers(int layers, int stages) {
-  std::vector<int> cuts;
-  for (int k = 0; k <= stages; ++k) {
-    cuts.push_back(layers * k / stages);
-  }
-  return cuts;
-}
-
 // Cuts where the parameters so far reach the even share. Every stage gets at least
 // one layer.
 std::vector<int> even_parameters(const cost::DescribedModel& model, int stages) {

@@ -14,7 +14,7 @@ namespace tessera::planner {
 namespace {
 
 // What a search sees of a node where no link and no collective names it.
-using Look = std::tuple<int, int, double, double, double, double, double>;
+using Look = std::tuple<int, int, double, double, double, int, double, double, double>;
 
 Look look_of(const cost::Node& node) {
   return {
@@ -22,6 +22,8 @@ Look look_of(const cost::Node& node) {
       node.count,
       node.intra_bytes_per_s,
       node.inter_bytes_per_s,
+      node.stream_bytes_per_s,
+      node.network_cards,
       node.cores,
       node.latency_seconds,
       node.network_latency_seconds};

@@ -24,10 +24,7 @@ Candidate nearest_to_fit(
   double least = std::numeric_limits<double>::infinity();
   for (const Point& point : points_of(model, cluster, options)) {
     cost::Strategy strategy = pricer.strategy(point);
-    const int layers = static_cast<int>(model.layers.size());
-    for (int k = 0; k <= point.pp; ++k) {
-      strategy.boundaries.push_back(layers * k / point.pp);
-    }
+    strategy.boundaries = even_layers(static_cast<int>(model.layers.size()), point.pp);
     if (options.runnable_only && ties_apart(strategy, model)) {
       continue;
     }

@@ -42,21 +42,6 @@ double largest_stage(const cost::Strategy& strategy, const cost::LayerTable& tab
   return largest;
 }
 
-// Returns for each end the first layer of the longest run up to there that fits so many bytes. A
-// stage's memory grows with its layers, so the first layer that fits only moves forward.
-std::vector<int>
-first_that_fit(const cost::LayerTable& table, const cost::StageState& state, double usable) {
-  std::vector<int> result;
-  int first = 0;
-  for (int last = 0; last <= table.layers(); ++last) {
-    while (first < last && table.memory(first, last, state).total() > usable) {
-      ++first;
-    }
-    result.push_back(first);
-  }
-  return result;
-}
-
 } // namespace
 
 cost::Strategy Pricer::strategy(const Point& point) const {
@@ -117,20 +102,12 @@ std::optional<Candidate> Pricer::assigned(cost::Strategy strategy, const cost::L
 
 std::vector<double> Pricer::crowding(const cost::Strategy& strategy) const {
   const std::vector<int> node_of_device = cluster_.node_of_device();
-  const auto node_of = [&](int rank) {
-    return at(node_of_device[at(strategy.device_of_rank[at(rank)])]);
-  };
-  std::vector<double> ranks(cluster_.nodes.size(), 0);
-  for (int rank = 0; rank < strategy.devices(); ++rank) {
-    ranks[node_of(rank)] += 1;
-  }
+  const std::vector<double> of_node = ranks_a_core(strategy, cluster_);
   std::vector<double> result(at(strategy.pp), 1.0);
   for (int rank = 0; rank < strategy.devices(); ++rank) {
-    const std::size_t node = node_of(rank);
     double& of_stage = result[at(rank / (strategy.dp * strategy.tp))];
-    if (cluster_.nodes[node].cores > 0) {
-      of_stage = std::max(of_stage, ranks[node] / cluster_.nodes[node].cores);
-    }
+    const int device = strategy.device_of_rank[at(rank)];
+    of_stage = std::max(of_stage, of_node[at(node_of_device[at(device)])]);
   }
   return result;
 }
@@ -146,6 +123,40 @@ std::vector<double> Pricer::usable_bytes(const cost::PlacementLinks& links) cons
           usable, cluster_.kinds[at(kind)].memory_bytes * share - options_.constants.context_bytes);
     }
     result.push_back(usable);
+  }
+  return result;
+}
+
+std::vector<int> Pricer::first_that_fit(
+    const cost::Strategy& strategy,
+    const cost::LayerTable& table,
+    const cost::PlacementLinks& links,
+    int stage,
+    double usable) const {
+  const int microbatches = strategy.microbatches(model_.global_batch_size);
+  const int in_flight = cost::in_flight(strategy, stage, microbatches);
+  const int rank = stage % strategy.pp;
+  const bool stalls = cost::stalls(cluster_, links);
+  const auto bytes_of = [&](int first, int last) {
+    double waiting = 0;
+    if (table.gathers() && !stalls) { // else no pace or one alone matters
+      for (const int kind : links.kinds[at(rank)]) {
+        waiting = std::max(
+            waiting,
+            cost::waiting_seconds(table, cluster_, links, strategy.tp, kind, rank, {first, last}));
+      }
+    }
+    const cost::HostPace pace = cost::host_pace(stalls, waiting);
+    const cost::StageState state = cost::stage_state(strategy, in_flight, microbatches, pace);
+    return table.memory(first, last, state).total();
+  };
+  std::vector<int> result;
+  int first = 0;
+  for (int last = 0; last <= table.layers(); ++last) {
+    while (first < last && bytes_of(first, last) > usable) {
+      ++first;
+    }
+    result.push_back(first);
   }
   return result;
 }
@@ -214,11 +225,8 @@ std::optional<Candidate> Pricer::assigned_in_turns(
   for (const int parts : {1, strategy.stages_per_rank}) {
     std::vector<std::vector<int>> fits;
     for (int k = 0; k < strategy.stages(); ++k) {
-      const int in_flight = cost::in_flight(strategy, k, problem.microbatches);
-      fits.push_back(first_that_fit(
-          table,
-          cost::stage_state(strategy, in_flight, problem.microbatches),
-          usable[at(k % strategy.pp)] / parts));
+      fits.push_back(
+          first_that_fit(strategy, table, links, k, usable[at(k % strategy.pp)] / parts));
     }
     problem.first_that_fits = [&fits](int stage, int last) { return fits[at(stage)][at(last)]; };
     if (const Assignment assignment = assign_layers(problem); !assignment.boundaries.empty()) {
@@ -226,11 +234,7 @@ std::optional<Candidate> Pricer::assigned_in_turns(
     }
   }
   // Even layers, since a rank's stages together may be even where each is not.
-  std::vector<int> even;
-  for (int k = 0; k <= strategy.stages(); ++k) {
-    even.push_back(table.layers() * k / strategy.stages());
-  }
-  try_cuts(even);
+  try_cuts(even_layers(table.layers(), strategy.stages()));
   // Single layers move over a cut as long as that is faster.
   constexpr int kMostSweeps = 8;
   bool better = best.has_value();
@@ -259,9 +263,7 @@ std::optional<Candidate> Pricer::assigned(
   const std::vector<double> usable = usable_bytes(links);
   std::vector<std::vector<int>> fits;
   for (int k = 0; k < strategy.pp; ++k) {
-    const int in_flight = cost::in_flight(strategy, k, problem.microbatches);
-    fits.push_back(first_that_fit(
-        table, cost::stage_state(strategy, in_flight, problem.microbatches), usable[at(k)]));
+    fits.push_back(first_that_fit(strategy, table, links, k, usable[at(k)]));
   }
   problem.first_that_fits = [&fits](int stage, int last) { return fits[at(stage)][at(last)]; };
   Assignment assignment = assign_layers(problem);

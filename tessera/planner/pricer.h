@@ -49,6 +49,16 @@ class Pricer {
       const std::vector<double>& crowded) const;
   /// Returns the bytes that a device of each pipeline rank has for tensors.
   std::vector<double> usable_bytes(const cost::PlacementLinks& links) const;
+  /// Returns for each end the first layer of the longest run up to there that fits so many bytes of
+  /// a stage's devices. A stage's memory grows with its layers, so the first layer that fits only
+  /// moves forward; it falls only where one more layer makes devices wait for their hosts, which
+  /// can leave out a run that would fit.
+  std::vector<int> first_that_fit(
+      const cost::Strategy& strategy,
+      const cost::LayerTable& table,
+      const cost::PlacementLinks& links,
+      int stage,
+      double usable) const;
   /// Returns for each pipeline rank the most ranks per core among its hosts, at least 1.
   std::vector<double> crowding(const cost::Strategy& strategy) const;
   std::optional<Candidate> assigned(

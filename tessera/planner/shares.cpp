@@ -17,7 +17,8 @@ namespace tessera::planner {
 
 namespace {
 
-constexpr double kDoesNotFit = std::numeric_limits<double>::infinity();
+constexpr double kUnlimited = std::numeric_limits<double>::infinity();
+constexpr double kDoesNotFit = kUnlimited; // seconds
 
 bool has_kinds(const cost::Cluster& cluster) {
   return std::any_of(cluster.nodes.begin(), cluster.nodes.end(), [&](const cost::Node& node) {
@@ -44,16 +45,12 @@ class Division {
         links_(cost::place(strategy, cluster, options.constants)),
         microbatches_(strategy.microbatches(model.global_batch_size)),
         usable_(cost::usable_share(model, options.constants)),
+        stalls_(cost::stalls(cluster, links_)),
+        crowding_(ranks_a_core(strategy, cluster)),
         tables_(tables) {
     const std::vector<int> node_of_device = cluster.node_of_device();
-    std::vector<double> ranks(cluster.nodes.size(), 0);
     for (const int device : strategy.device_of_rank) {
       nodes_.push_back(node_of_device[at(device)]);
-      ranks[at(nodes_.back())] += 1;
-    }
-    for (std::size_t n = 0; n < ranks.size(); ++n) {
-      const double cores = cluster.nodes[n].cores;
-      crowding_.push_back(cores > 0 ? std::max(1.0, ranks[n] / cores) : 1);
     }
     for (int d = 0; d < strategy.dp; ++d) {
       const Kinds kinds = kinds_of(d);
@@ -135,17 +132,25 @@ class Division {
     for (int k = 0; k < strategy_.pp; ++k) {
       const auto [first, last] = strategy_.layers_of(k);
       const cost::PassSeconds tensor = table.tensor_seconds(first, last, links_.stages[at(k)]);
-      const cost::StageState state =
-          cost::stage_state(strategy_, cost::in_flight(strategy_, k, microbatches_), microbatches_);
-      const double needs = table.memory(first, last, state).total();
       double slowest = 0;
+      double waiting = 0;
+      double has = kUnlimited;
       for (int t = 0; t < strategy_.tp; ++t) {
         const auto& [kind, crowding] = kinds[at(k * strategy_.tp + t)];
-        const double has = cluster_.kinds[at(kind)].memory_bytes;
-        if ((needs + options_.constants.context_bytes) / usable_ > has) {
-          return kDoesNotFit;
-        }
         slowest = std::max(slowest, crowding * table.compute_seconds(kind, first, last));
+        waiting = std::max(
+            waiting,
+            cost::waiting_seconds(table, cluster_, links_, strategy_.tp, kind, k, {first, last}));
+        has = std::min(has, cluster_.kinds[at(kind)].memory_bytes);
+      }
+      const cost::StageState state = cost::stage_state(
+          strategy_,
+          cost::in_flight(strategy_, k, microbatches_),
+          microbatches_,
+          cost::host_pace(stalls_, waiting));
+      const double needs = table.memory(first, last, state).total();
+      if ((needs + options_.constants.context_bytes) / usable_ > has) {
+        return kDoesNotFit;
       }
       const double seconds = slowest + tensor.forward + tensor.backward;
       sum += seconds;
@@ -181,6 +186,7 @@ class Division {
   cost::PlacementLinks links_;
   int microbatches_;
   double usable_; // share of a device's memory
+  bool stalls_; // whether the network does
   std::vector<int> nodes_; // of each virtual rank
   std::vector<double> crowding_; // ranks a core, of each node
   Tables& tables_;
@@ -188,14 +194,6 @@ class Division {
   std::vector<int> like_; // for each replica, of which of them it is
   std::map<std::pair<int, int>, double> seconds_; // by these, and samples
 };
-
-std::vector<int> boundaries_of_even_stages(int layers, int stages) {
-  std::vector<int> cuts;
-  for (int k = 0; k <= stages; ++k) {
-    cuts.push_back(layers * k / stages);
-  }
-  return cuts;
-}
 
 // Returns the point under its best placement with unlike replicas.
 std::optional<Candidate> best_of(
@@ -212,7 +210,7 @@ std::optional<Candidate> best_of(
     strategy.placement = layout.letters;
     strategy.device_of_rank =
         cost::lay_out(strategy, layout.letters, devices_in_order(cluster, layout.node_order));
-    strategy.boundaries = boundaries_of_even_stages(table.layers(), point.pp);
+    strategy.boundaries = even_layers(table.layers(), point.pp);
     if (!Division(model, cluster, options, strategy, tables).replicas_differ()) {
       continue;
     }

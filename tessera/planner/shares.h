@@ -14,9 +14,9 @@ namespace tessera::planner {
 /// that all have done at about the same time. The strategies that are there stay; what is not
 /// faster than the fastest of them by a little is left out.
 ///
-/// Nothing is added on devices of one kind, on more than 256 devices, without
-/// SearchOptions::unlike_samples, and to what a baseline found. Boundaries of stages are those of
-/// the same strategy with equal replicas where it fits, else even ones.
+/// Adds nothing on devices of one kind, on more than 256 devices, without
+/// SearchOptions::unlike_samples, or for the methods megatron and random. Boundaries of stages are
+/// those of the same strategy with equal replicas where it fits, else even ones.
 ///
 /// Cost: some pricings of 32 points.
 /// Source: Jia et al. 2022, Whale, section 3.3.1 (samples in proportion to speeds, moved where

@@ -111,12 +111,17 @@ std::vector<Point> points_of(
 
 namespace {
 
+// Returns what all devices of a node send to others together, as one collective.
+double network_bytes_per_s(const cost::Node& node) {
+  return cost::collective_bytes_per_s(node, node.count);
+}
+
 // Returns whether some pairs of nodes reach each other faster than others.
 bool links_differ(const cost::Cluster& cluster) {
-  const auto first = cluster.nodes.front().inter_bytes_per_s;
+  const double first = network_bytes_per_s(cluster.nodes.front());
   return !cluster.links.empty() || !cluster.groups.empty() ||
          std::any_of(cluster.nodes.begin(), cluster.nodes.end(), [&](const cost::Node& node) {
-           return node.inter_bytes_per_s != first;
+           return network_bytes_per_s(node) != first;
          });
 }
 
@@ -127,7 +132,7 @@ std::vector<std::vector<double>> between_nodes(const cost::Cluster& cluster) {
   for (std::size_t a = 0; a < count; ++a) {
     for (std::size_t b = 0; b < count; ++b) {
       result[a][b] =
-          std::min(cluster.nodes[a].inter_bytes_per_s, cluster.nodes[b].inter_bytes_per_s);
+          std::min(network_bytes_per_s(cluster.nodes[a]), network_bytes_per_s(cluster.nodes[b]));
     }
   }
   for (const cost::NodeLink& link : cluster.links) {
@@ -262,6 +267,27 @@ std::vector<int> devices_in_order(
     }
   }
   return devices;
+}
+
+std::vector<int> even_layers(int layers, int stages) {
+  std::vector<int> boundaries;
+  for (int k = 0; k <= stages; ++k) {
+    boundaries.push_back(layers * k / stages);
+  }
+  return boundaries;
+}
+
+std::vector<double> ranks_a_core(const cost::Strategy& strategy, const cost::Cluster& cluster) {
+  const std::vector<int> node_of_device = cluster.node_of_device();
+  std::vector<double> result(cluster.nodes.size(), 0);
+  for (const int device : strategy.device_of_rank) {
+    result[at(node_of_device[at(device)])] += 1;
+  }
+  for (std::size_t n = 0; n < result.size(); ++n) {
+    const double cores = cluster.nodes[n].cores;
+    result[n] = cores > 0 ? std::max(1.0, result[n] / cores) : 1;
+  }
+  return result;
 }
 
 } // namespace tessera::planner

@@ -59,4 +59,10 @@ bool ties_apart(const cost::Strategy& strategy, const cost::DescribedModel& mode
 /// Returns the devices of the cluster, node by node in `node_order`.
 std::vector<int> devices_in_order(const cost::Cluster& cluster, const std::vector<int>& node_order);
 
+/// Returns boundaries of stages that have as many layers each, or one more.
+std::vector<int> even_layers(int layers, int stages);
+
+/// Returns for each node how many ranks of a placed strategy share one of its cores, at least 1.
+std::vector<double> ranks_a_core(const cost::Strategy& strategy, const cost::Cluster& cluster);
+
 } // namespace tessera::planner

@@ -81,8 +81,7 @@ Pipelines::Pipelines(
   }
   // A custom order decides itself how many microbatches are in flight.
   const bool custom = strategy.schedule == cost::Schedule::kCustom;
-  // Without a pipeline a microbatch runs to its end.
-  const bool alone = strategy.stages() == 1 && strategy.schedule == cost::Schedule::kSimple;
+  const bool alone = cost::runs_one_at_a_time(strategy);
   const int active = custom                             ? microbatches_
                      : alone                            ? 1
                      : strategy.active_microbatches > 0 ? strategy.active_microbatches

@@ -47,22 +47,24 @@ void Pipelines::record(
   }
 }
 
-const cost::StageMemory& Pipelines::memory_of(int stage, int replica, int in_flight) {
-  std::vector<cost::StageMemory>& known = memory_[{strategy_.microbatch_of(replica), stage}];
-  while (known.size() <= at(in_flight)) {
-    cost::StageState state =
-        cost::stage_state(strategy_, static_cast<int>(known.size()), microbatches_);
-    state.had_backward = microbatches_ > most_in_flight_[at(stage)];
-    state.host = host_pace_[at(stage)];
+const cost::StageMemory& Pipelines::memory_of(int stage, int replica) {
+  const StageRun& run = stage_run(stage, replica);
+  const bool had_backward = run.backwards_left < microbatches_;
+  std::vector<cost::StageMemory>& known =
+      memory_[{strategy_.microbatch_of(replica), stage, had_backward}];
+  while (known.size() <= at(run.in_flight)) {
+    cost::StageState state = cost::stage_state(
+        strategy_, static_cast<int>(known.size()), microbatches_, host_pace_[at(stage)]);
+    state.had_backward = had_backward;
     known.push_back(table_of(replica).memory(first_layer(stage), last_layer(stage), state));
   }
-  return known[at(in_flight)];
+  return known[at(run.in_flight)];
 }
 
 double Pipelines::bytes_of(int rank, int replica, int stage) {
   double bytes = 0;
   for (int one = rank; one < strategy_.stages(); one += strategy_.pp) {
-    const cost::StageMemory& memory = memory_of(one, replica, stage_run(one, replica).in_flight);
+    const cost::StageMemory& memory = memory_of(one, replica);
     bytes += memory.total() - (one == stage ? 0 : memory.working + memory.logits);
   }
   return bytes;

@@ -260,7 +260,8 @@ class Pipelines {
       double start,
       double end,
       double bytes = 0);
-  const cost::StageMemory& memory_of(int stage, int replica, int in_flight);
+  /// Returns what a stage holds with the microbatches that are in flight now.
+  const cost::StageMemory& memory_of(int stage, int replica);
   /// Returns the bytes of a unit that runs `stage`; between tasks for -1.
   double bytes_of(int rank, int replica, int stage);
   /// Samples between tasks, or while a stage runs.
@@ -307,8 +308,9 @@ class Pipelines {
   std::vector<std::vector<GroupFlow>> rank_flows_;
   int reductions_left_ = 0;
   std::vector<cost::HostPace> host_pace_; // per stage
-  /// Per samples of a microbatch and stage, by microbatches in flight.
-  std::map<std::pair<int, int>, std::vector<cost::StageMemory>> memory_;
+  /// Per samples of a microbatch, stage, and whether a backward has ended there, by microbatches in
+  /// flight.
+  std::map<std::tuple<int, int, bool>, std::vector<cost::StageMemory>> memory_;
   double iteration_ = 0;
   bool stepped_ = false;
   std::mt19937_64 random_;

@@ -42,6 +42,11 @@ grep -q "small/step_2, written by pp .* loads under the new plan" after.txt ||
   fail "no word of the checkpoint: $(cat after.txt)"
 grep -q "go on with: tessera launch -n 2 -- tessera train after.json --resume" after.txt ||
   fail "no word of how to go on: $(cat after.txt)"
+plan small.json --without bee --from small -o hosted.json --write-hostfile hosts > hosted.txt ||
+  fail "$(cat hosted.txt)"
+grep -q "go on with: tessera launch -n 2 --hostfile hosts -- tessera train hosted.json --resume" hosted.txt ||
+  fail "not the hosts to go on with: $(cat hosted.txt)"
+test "$(grep -c "tessera launch" hosted.txt)" = 1 || fail "two ways to go on: $(cat hosted.txt)"
 ranks=2
 train after.json --resume --log after.jsonl > resumed.txt 2>&1 || fail "$(cat resumed.txt)"
 grep -q "^resumed from small/step_2" resumed.txt || fail "not resumed: $(cat resumed.txt)"

@@ -70,15 +70,15 @@ void Boundary::check_batch(const at::Tensor& x) const {
 }
 
 bool Boundary::agree(at::IntArrayRef leading) const {
-  if (tensor_parallel().shapes_only) {
-    return true;
-  }
   // Along the row, then what each row has found: every rank knows all, and all of them throw.
   const std::int64_t each = c10::multiply_integers(leading.begin() + 1, leading.end());
   const auto of_row = exchange_numbers(mesh_->along_row(), {leading[0], each});
   std::vector<std::int64_t> found = of_row[0];
   found.insert(found.end(), of_row[1].begin(), of_row[1].end());
   const auto all = exchange_numbers(mesh_->along_column(), found); // by column, then by row
+  if (tensor_parallel().shapes_only) {
+    return true; // the rank is alone
+  }
   const auto at = [&](int row, int column) {
     const auto k = static_cast<std::size_t>(column);
     const auto r = static_cast<std::size_t>(row);

@@ -3,6 +3,7 @@
 #include "tessera/autograd/node_data.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/parallel/context.h"
+#include "tessera/nn/parallel/skipped.h"
 #include "tessera/nn/summa/exchange.h"
 #include "tessera/nn/summa/functional.h"
 
@@ -41,7 +42,11 @@ class EmbeddingOnMesh : public torch::autograd::Function<EmbeddingOnMesh> {
     ctx->set_materialize_grads(false);
     const Table& of = kept->value;
     at::Tensor out = at::zeros({ids.numel(), table.size(1)}, table.options());
-    if (!tensor_parallel().shapes_only) {
+    if (tensor_parallel().shapes_only) {
+      tell_skipped_panels(of, table);
+      // As many rows as a rank finds in the panels that come by.
+      out.copy_(at::embedding(table.detach(), at::zeros_like(ids.reshape({-1}))));
+    } else {
       look_up(of, table, ids.reshape({-1}), out);
     }
     ctx->save_for_backward({ids});
@@ -70,6 +75,21 @@ class EmbeddingOnMesh : public torch::autograd::Function<EmbeddingOnMesh> {
   }
 
  private:
+  // Reports to the tracer the panels of the table that come along a mesh column; a backward reduces
+  // as many.
+  static void tell_skipped_panels(const Table& of, const at::Tensor& table) {
+    for (const Panel& panel : of.vocabulary.row_panels()) {
+      SkippedWork work;
+      work.operation = "broadcast";
+      work.ranks = of.mesh->rows();
+      work.bytes = static_cast<double>(
+          panel.size * table.size(1) * static_cast<std::int64_t>(table.element_size()));
+      if (work.ranks > 1) {
+        tell_skipped(work);
+      }
+    }
+  }
+
   static void
   look_up(const Table& of, const at::Tensor& table, const at::Tensor& ids, at::Tensor& out) {
     const Product product = {Form::kTakeB, {}, table.detach(), of.vocabulary, out};

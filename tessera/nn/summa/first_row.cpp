@@ -110,11 +110,16 @@ at::Tensor FirstRowVectors::create(
 }
 
 void FirstRowVectors::agree(const Mesh& mesh) {
-  if (vectors_.empty() || mesh.rows() == 1 || tensor_parallel().shapes_only ||
-      !at::GradMode::is_enabled()) {
+  // A tracer, which trains nothing, looks at what training does.
+  const bool shapes_only = tensor_parallel().shapes_only;
+  if (vectors_.empty() || mesh.rows() == 1 || (!shapes_only && !at::GradMode::is_enabled())) {
     return;
   }
   const at::Tensor trained = at::zeros({static_cast<std::int64_t>(vectors_.size())}, at::kLong);
+  if (shapes_only) {
+    tell_skipped("broadcast", mesh.rows(), trained, false);
+    return;
+  }
   auto* flags = trained.data_ptr<std::int64_t>();
   for (std::size_t i = 0; i < vectors_.size(); ++i) {
     flags[i] = static_cast<std::int64_t>(vectors_[i].requires_grad());

@@ -56,6 +56,9 @@ TEST(ClusterChecks, NameTheFigureInItsUnit) {
       HasSubstr("nodes[0].cores: found -0.5;"));
   EXPECT_THAT(
       refusal([](Cluster& c) { c.nodes[0].cores = std::nan(""); }), HasSubstr("nodes[0].cores"));
+  EXPECT_THAT(
+      refusal([](Cluster& c) { c.stalling_group_nodes = -4; }),
+      HasSubstr("stalling_group_nodes: found -4; write"));
   // What nobody uses need not be known.
   EXPECT_EQ(
       refusal([](Cluster& c) {

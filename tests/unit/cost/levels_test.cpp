@@ -89,9 +89,15 @@ TEST(Levels, GroupsThatCrossAreAnError) {
   EXPECT_EQ(message(racks(4, 1e8), {0, 1, 2, 3}, 1e8), "");
   EXPECT_THAT(
       message(racks(4, 1e8), {1, 2}, 1e8),
-      testing::HasSubstr("groups[2].nodes: shares node 1 with groups[0]"));
-  EXPECT_THAT(message(racks(4, 1e8), {2, 1}, 1e8), testing::HasSubstr("ascending"));
-  EXPECT_THAT(message(racks(4, 1e8), {4}, 1e8), testing::HasSubstr("from 0 to 3"));
+      testing::HasSubstr(
+          "groups[2].nodes: found [1, 2], which shares node 1 with groups[0], [0, 1], "
+          "and neither holds the other"));
+  EXPECT_THAT(
+      message(racks(4, 1e8), {2, 1}, 1e8),
+      testing::HasSubstr("groups[2].nodes: found [2, 1]; write numbers of nodes, ascending"));
+  EXPECT_THAT(
+      message(racks(4, 1e8), {4}, 1e8),
+      testing::HasSubstr("found [4]; write numbers of nodes, ascending, each from 0 to 3"));
   EXPECT_THAT(message(racks(4, 1e8), {}, 1e8), testing::HasSubstr("groups[2].nodes"));
   EXPECT_THAT(message(racks(4, 1e8), {0}, 0), testing::HasSubstr("groups[2].gbit_per_s: found 0"));
 }

@@ -106,6 +106,26 @@ TEST(MeshLines, OneStreamIsBoundedByItself) {
   EXPECT_NEAR(sent(), 0.1e9, 1);
 }
 
+TEST(MeshLines, StepsTakeAsLongAsThoseOfRings) {
+  Cluster cluster = quads(4);
+  Constants constants = bare_constants();
+  constants.link_latency_seconds = 2e-5;
+  constants.device_latency_seconds = 5e-6;
+  const auto message = [&](int ranks) {
+    return place(mesh_strategy(ranks), cluster.first_nodes(ranks / 4), constants)
+        .stages[0]
+        .rows.message_seconds;
+  };
+  // One level inside a node; with four nodes also one between two of them.
+  EXPECT_DOUBLE_EQ(message(4), 2e-5);
+  EXPECT_DOUBLE_EQ(message(16), 2e-5 + 2e-5);
+  for (Node& node : cluster.nodes) {
+    node.network_latency_seconds = 1e-4;
+  }
+  EXPECT_DOUBLE_EQ(message(4), 5e-6);
+  EXPECT_DOUBLE_EQ(message(16), 1e-4 + 5e-6);
+}
+
 TEST(MeshLines, TwoMeshesShareNetworks) {
   // DPT deals replicas so that each mesh of four lies on one node; TPD spreads it over all.
   const auto together = place(mesh_strategy(4, 4), quads(4), without_latency()).stages[0];

@@ -308,13 +308,16 @@ TEST(SizedLayers, GatheredActivationsStayUntilTheDeviceHasUsedThem) {
 }
 
 TEST(SizedLayers, AHostIsAheadWhereItsDeviceDoesNotWait) {
-  Strategy strategy = small_strategy(1, 1, 2, 2, 1);
+  DescribedModel model = gated_model();
+  model.layers.push_back(model.layers.front());
+  model.layers.back().name = "another";
+  Strategy strategy = small_strategy(2, 1, 2, 2, 2);
   strategy.activation_checkpointing = false;
   strategy.active_microbatches = 5;
-  Cluster cluster = plain_cluster(1, 2);
+  Cluster cluster = plain_cluster(1, 4);
   const auto activations = [&](double launch) {
     cluster.kinds[0].launch_seconds = launch;
-    return price(gated_model(), cluster, strategy, plain_constants()).stages[0].memory.activations;
+    return price(model, cluster, strategy, plain_constants()).stages[0].memory.activations;
   };
   const double kept = 5 * gated(2, 2).kept;
   const double gathered = 2 * 2 * kElements;

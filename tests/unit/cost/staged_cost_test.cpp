@@ -38,7 +38,7 @@ DescribedModel heavy_model(int layers) {
 }
 
 TEST(StagedCost, AUniformStrategyHasItsPrice) {
-  const auto cluster = small_cluster(4, 0);
+  auto cluster = small_cluster(4, 0);
   auto model = heavy_model(6);
   model.layers[5].shares_parameters_with = "layer.0";
   struct Shape {
@@ -48,6 +48,9 @@ TEST(StagedCost, AUniformStrategyHasItsPrice) {
        {Shape{1, 8, 1, 1}, {2, 4, 1, 2}, {2, 2, 2, 1}, {4, 1, 2, 4}, {4, 2, 1, 1}, {1, 4, 2, 4}}) {
     for (const char* letters : {"PDT", "DPT"}) {
       for (const bool sharded : {false, true}) {
+        for (Node& node : cluster.nodes) {
+          node.cores = sharded ? 1 : 0;
+        }
         auto strategy = small_strategy(shape.pp, shape.dp, shape.tp, shape.mbs, 6, letters);
         strategy.shard_optimizer_state = sharded;
         strategy.activation_checkpointing = sharded;

@@ -209,6 +209,21 @@ TEST(Memory, SchedulesKeepDifferentNumbersOfMicrobatches) {
   EXPECT_EQ(in_flight(strategy, 3, 16), 16);
 }
 
+TEST(Memory, WithoutAPipelineOneMicrobatchIsHeld) {
+  DescribedModel model = small_model(4, 0, "transformer_layer");
+  Strategy strategy = small_strategy(1, 2, 1, 1, 4);
+  const auto activations = [&] {
+    return price(model, small_cluster(1, 0), strategy).stages[0].memory.activations;
+  };
+  const double of_one = activations();
+  strategy.active_microbatches = 3; // as a plan writes it: two more than stages
+  EXPECT_EQ(in_flight(strategy, 0, 8), 1);
+  EXPECT_GT(of_one, 0);
+  EXPECT_EQ(activations(), of_one);
+  strategy.schedule = Schedule::kCustom;
+  EXPECT_EQ(in_flight(strategy, 0, 8), 8);
+}
+
 TEST(Memory, StatesAreCountedAndShardingDividesThem) {
   const DescribedModel model = small_model(2);
   const Cluster cluster = small_cluster(2, 0);

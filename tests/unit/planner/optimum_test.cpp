@@ -1,12 +1,14 @@
 // How far the search is from the optimum: beside full enumeration of small random cases.
 #include <cmath>
 #include <random>
+#include <set>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
 #include "tessera/planner/candidate_text.h"
+#include "tessera/planner/nothing_fits.h"
 #include "tessera/planner/search.h"
 
 #include "tests/unit/cost/small_cases.h"
@@ -192,6 +194,82 @@ TEST(Optimum, SavingsAreComparedExactly) {
   }
   EXPECT_GT(saving, 5);
 }
+
+// How long activations are held that ranks gather depends on the pace of their hosts, whose memory
+// the search, the bound and the price must see alike.
+class Paces : public testing::TestWithParam<cost::HostPace> {
+ protected:
+  Paces() {
+    model_ = small_model(4, 0, "transformer_layer");
+    model_.activation_checkpointing = false;
+    model_.global_batch_size = 4;
+    for (std::size_t i = 0; i < model_.layers.size(); ++i) {
+      model_.layers[i].parameters = 12 * 256 * 256 * static_cast<int>(1 + i % 2);
+      model_.layers[i].output_elements_per_sample = 256 * 64;
+    }
+    model_.source =
+        cost::SizedModel{.sequence_length = 64, .num_attention_heads = 2, .vocabulary_size = 32};
+    cluster_.kinds.resize(1);
+    cluster_.nodes[0].count = 4;
+    cluster_.kinds[0].product_flops_per_s = 1e12;
+    cluster_.kinds[0].launch_seconds = GetParam() == cost::HostPace::kLevel ? 1e-2 : 0;
+    cluster_.stalling_share = GetParam() == cost::HostPace::kStalled ? 0.9 : 0;
+    options_.schedule = cost::Schedule::kSimple; // all microbatches are held
+    options_.constants.context_bytes = 0;
+    options_.keep = 1;
+  }
+
+  cost::DescribedModel model_;
+  cost::Cluster cluster_ = small_cluster(1, 0);
+  SearchOptions options_;
+};
+
+TEST_P(Paces, WhatFitsIsFound) {
+  cost::Strategy base;
+  base.activation_checkpointing = false;
+  base.schedule = options_.schedule;
+  std::set<double> limits; // of memory, that the strategies need
+  int gathering = 0;
+  every_strategy(
+      model_, cluster_, base, options_.constants, [&](const auto& strategy, const auto& cost) {
+        limits.insert(cost.needed_bytes());
+        gathering += strategy.tp > 1 && strategy.pp > 1 ? 1 : 0;
+      });
+  ASSERT_GT(limits.size(), 20u);
+  ASSERT_GT(gathering, 5);
+  for (const double limit : limits) {
+    cluster_.kinds[0].memory_bytes = limit * (1 + 1e-9);
+    const double least = least_seconds(model_, cluster_, base, options_.constants);
+    for (const int degree : {0, 2}) {
+      options_.tensor_degree = degree;
+      double found = std::numeric_limits<double>::infinity();
+      try {
+        const SearchResult result = search(model_, cluster_, options_);
+        found = result.best.front().cost.seconds;
+        EXPECT_LE(result.lower_bound, found) << limit;
+        if (degree == 0) {
+          EXPECT_LE(result.lower_bound, least * (1 + 1e-12)) << limit;
+        }
+      } catch (const NothingFits&) {
+      }
+      double fits = std::numeric_limits<double>::infinity();
+      every_strategy(
+          model_, cluster_, base, options_.constants, [&](const auto& strategy, const auto& cost) {
+            fits = degree == 0 || strategy.tp == degree ? std::min(fits, cost.seconds) : fits;
+          });
+      EXPECT_EQ(std::isinf(found), std::isinf(fits)) << limit << ", degree " << degree;
+      // Layers are assigned by what devices take, and not by what they wait.
+      if (GetParam() != cost::HostPace::kLevel && !std::isinf(fits)) {
+        EXPECT_LE(found, fits * (1 + kRounding)) << limit << ", degree " << degree;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    OfHosts,
+    Paces,
+    testing::Values(cost::HostPace::kAhead, cost::HostPace::kLevel, cost::HostPace::kStalled));
 
 TEST(Optimum, MethodsWithoutABoundSayNone) {
   SearchOptions options;

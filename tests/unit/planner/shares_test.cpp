@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <random>
 
 #include <gmock/gmock.h>
@@ -298,6 +299,46 @@ TEST(UnlikeReplicas, FollowMemory) {
           widest->strategy.replica_microbatch.begin(), widest->strategy.replica_microbatch.end()));
 }
 
+// Where a network stalls, no activations that ranks gathered are held, and devices need no room.
+TEST(UnlikeReplicas, HoldWhatThePaceOfTheirHostsLeaves) {
+  auto model = model_of(24, 2);
+  for (cost::Layer& layer : model.layers) {
+    layer.kind = "transformer_layer";
+    layer.parameters = 12 * 256 * 256;
+    layer.output_elements_per_sample = 256 * 64;
+  }
+  model.source =
+      cost::SizedModel{.sequence_length = 64, .num_attention_heads = 2, .vocabulary_size = 32};
+  auto cluster = cost::small_cluster(2, 2);
+  cluster.stalling_share = 0.9;
+  cluster.kinds[0].product_flops_per_s = 2e12;
+  cluster.kinds[1].product_flops_per_s = 1e12;
+  cluster.kinds[1].memory_bytes = cluster.kinds[0].memory_bytes;
+  SearchOptions options;
+  options.unlike_samples = true;
+  options.schedule = cost::Schedule::kSimple; // all microbatches are held
+  options.tensor_degree = 2;
+  options.keep = 100;
+  options.constants.context_bytes = 0;
+  const auto found = [&](const std::function<bool(const Candidate&)>& asked) {
+    std::vector<Candidate> list;
+    add_unlike_replicas(model, cluster, options, list);
+    const auto one = std::find_if(list.begin(), list.end(), asked);
+    return one == list.end() ? std::optional<Candidate>() : *one;
+  };
+  const auto wanted = found([](const Candidate& one) {
+    return one.strategy.pp == 2 && one.cost.stages[0].in_flight > 2;
+  });
+  ASSERT_TRUE(wanted);
+  for (cost::DeviceKind& kind : cluster.kinds) {
+    kind.memory_bytes = wanted->cost.needed_bytes() * (1 + 1e-9);
+  }
+  EXPECT_TRUE(found([&](const Candidate& one) {
+    return one.strategy.pp == 2 &&
+           one.strategy.replica_microbatch == wanted->strategy.replica_microbatch;
+  }));
+}
+
 TEST(UnlikeReplicas, AreNotLookedForOnAlikeDevices) {
   const auto model = model_of(24);
   std::vector<Candidate> found;
@@ -325,7 +366,9 @@ TEST(UnlikeReplicas, AreValidated) {
     }
   };
   const auto even = cost::small_strategy(1, 2, 1, 12, 4);
-  EXPECT_THAT(message(unlike(even, {16, 4, 4})), HasSubstr("microbatches of 3 replicas"));
+  EXPECT_THAT(
+      message(unlike(even, {16, 4, 4})),
+      HasSubstr("found microbatches of 16+4+4 samples with mbs 16; write"));
   EXPECT_THAT(message(unlike(even, {24, 0})), HasSubstr("1 or more samples"));
   EXPECT_THAT(message(unlike(even, {5, 6})), HasSubstr("11 samples together do not divide"));
   EXPECT_EQ(message(unlike(even, {5, 3})), "no error");

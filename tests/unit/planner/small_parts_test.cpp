@@ -159,6 +159,24 @@ TEST(NodeSets, OfFewNodesAllAreTriedTheLargestFirst) {
   EXPECT_THROW(node_sets(small_model(2), cluster, options), ConfigError);
 }
 
+TEST(NodeSets, NodesOfOtherNetworkCardsOrStreamsAreNotAlike) {
+  SearchOptions options;
+  options.spare_nodes = 1;
+  const auto sets = [&](const cost::Cluster& cluster) {
+    return node_sets(small_model(2), cluster, options);
+  };
+  const auto alike = ElementsAre(ElementsAre(0, 1), ElementsAre(0));
+  const auto first_differs =
+      ElementsAre(ElementsAre(0, 1), ElementsAre(1, 2), ElementsAre(0), ElementsAre(1));
+  auto cluster = small_cluster(3, 0);
+  EXPECT_THAT(sets(cluster), alike);
+  cluster.nodes[0].network_cards = 2;
+  EXPECT_THAT(sets(cluster), first_differs);
+  cluster = small_cluster(3, 0);
+  cluster.nodes[0].stream_bytes_per_s = 1e8;
+  EXPECT_THAT(sets(cluster), first_differs);
+}
+
 TEST(NodeSets, OfManyNodesTheSlowestAreLeftOutOneByOneThenByHalves) {
   // Twenty fast nodes behind twenty slow ones.
   auto cluster = small_cluster(20, 20);
@@ -239,6 +257,15 @@ TEST(NodeOrders, AreGroupedByKindAndChainedByLinks) {
   cluster.links.clear();
   cluster.nodes[1].inter_bytes_per_s = 1e8;
   EXPECT_THAT(orders(), ElementsAre(ElementsAre(0, 1, 2, 3), ElementsAre(0, 2, 3, 1)));
+  // So do their streams, and network cards of which a node's devices reach a part.
+  cluster.nodes[1] = cluster.nodes[0];
+  cluster.nodes[1].stream_bytes_per_s = 1e8;
+  EXPECT_THAT(orders(), ElementsAre(ElementsAre(0, 1, 2, 3), ElementsAre(0, 2, 3, 1)));
+  cluster.nodes[1] = cluster.nodes[0];
+  cluster.nodes[1].network_cards = 4;
+  EXPECT_THAT(orders(), ElementsAre(ElementsAre(0, 1, 2, 3), ElementsAre(0, 2, 3, 1)));
+  cluster.nodes[1].network_cards = 2;
+  EXPECT_THAT(orders(), ElementsAre(ElementsAre(0, 1, 2, 3)));
 }
 
 TEST(Points, FillTheDevicesAndDivideTheBatch) {

@@ -276,5 +276,18 @@ TEST(Staged, ManyDevicesAreTakenTogether) {
       HasSubstr("multiples of 2 devices and cuts between runs of 2 layers"));
 }
 
+TEST(Staged, WhatIsTakenTogetherIsSaidOfDevicesAndOfLayers) {
+  const auto said = [](int devices, int layers) {
+    StagedResult result;
+    result.best.resize(1);
+    result.devices_together = devices;
+    result.layers_together = layers;
+    return staged_text(result, small_cluster(1, 0));
+  };
+  EXPECT_THAT(said(2, 1), HasSubstr("multiples of 2 devices and cuts between runs of 1 layers"));
+  EXPECT_THAT(said(1, 2), HasSubstr("multiples of 1 devices and cuts between runs of 2 layers"));
+  EXPECT_THAT(said(1, 1), testing::Not(HasSubstr("were tried")));
+}
+
 } // namespace
 } // namespace tessera::planner

@@ -144,6 +144,20 @@ TEST(TracedModel, GradientsComeWithTheFirstBackwardOrHaveMemoryOfTheirOwn) {
   EXPECT_EQ(memory({.in_flight = 2, .had_backward = true}).gradients, kGradients);
   // One microbatch: they come as its activations of 12 MB go.
   EXPECT_EQ(memory({.in_flight = 1, .had_backward = false}).gradients, 0);
+  // With another microbatch left, its backward is at work beside all gradients: 100 GB of them
+  // exceed the 12 MB that the first one kept, and the 16 MB at work stand beside both.
+  auto large = described;
+  large.layers[1].parameters = 25'000'000'000;
+  const cost::LayerTable larger(
+      large, cluster, strategy, cost::runtime_constants(cluster, described.precision));
+  const auto peak = [&](int in_flight) {
+    const cost::StageMemory all =
+        larger.memory(1, 2, {.in_flight = in_flight, .had_backward = false});
+    return all.gradients + all.activations + all.working;
+  };
+  EXPECT_EQ(peak(1), 1e11);
+  EXPECT_EQ(peak(2), 12e6 + 1e11 + 16e6);
+  EXPECT_EQ(peak(3), 2 * 12e6 + 1e11 + 16e6);
   // Those that replicas average lie in buckets that stay.
   EXPECT_EQ(memory({.replicas = true, .had_backward = false}).gradients, kGradients);
   EXPECT_EQ(memory({.in_flight = 2}).activations, 2 * 12e6);
@@ -280,8 +294,8 @@ TEST(Recomputation, KeptProductsAreMemoryForTime) {
   const auto kept = [](const cost::StrategyCost& cost) {
     return cost.stages[0].memory.activations;
   };
-  // The products of eight blocks with weights, for two samples of three microbatches.
-  EXPECT_NEAR(kept(selective) - kept(each), 3 * 8 * 2 * 4e4, 1);
+  // The products of eight blocks with weights, for the two samples of the microbatch at work.
+  EXPECT_NEAR(kept(selective) - kept(each), 8 * 2 * 4e4, 1);
   EXPECT_LT(kept(selective), kept(none));
   EXPECT_LT(none.seconds, selective.seconds);
   EXPECT_LT(selective.seconds, each.seconds);
@@ -314,7 +328,7 @@ TEST(Recomputation, IsChosenWhereMemoryIsShort) {
 TEST(Recomputation, IsChosenWhereItIsFaster) {
   OnOneDevice one;
   // Without it only one sample fits at a time.
-  const double limit = one.price(1, false, false).needed_bytes() * 1.05;
+  const double limit = one.price(1, false, false).needed_bytes() * 1.3;
   ASSERT_GT(one.price(2, false, false).needed_bytes(), limit);
   const Candidate fast = one.best_in(limit);
   EXPECT_NE(recomputation_of(fast.strategy), "none");
@@ -322,7 +336,7 @@ TEST(Recomputation, IsChosenWhereItIsFaster) {
   one.options.can_recompute = false;
   const Candidate slow = one.best_in(limit);
   EXPECT_EQ(recomputation_of(slow.strategy), "none");
-  EXPECT_LT(fast.seconds(), 0.9 * slow.seconds());
+  EXPECT_LT(fast.seconds(), 0.93 * slow.seconds());
   // With room for all, nothing is computed twice.
   one.options.can_recompute = true;
   EXPECT_EQ(recomputation_of(one.best_in(0).strategy), "none");

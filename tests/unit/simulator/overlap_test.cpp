@@ -159,5 +159,39 @@ TEST(Memory, OfATaskIsThePeakAndFallsBehindIt) {
   }
 }
 
+// Gradients of a traced model come with the first backward of a stage, and stay.
+TEST(Memory, GradientsAreThereBehindTheFirstBackward) {
+  auto model = small_model(2);
+  cost::TracedModel traced;
+  for (std::size_t i = 0; i < 2; ++i) {
+    cost::TracedLayer layer;
+    layer.microbatch_seconds["fast"][1] = {1e-3, 2e-3};
+    layer.kept_bytes_per_sample = 100e6;
+    layer.working_bytes_per_sample = 1e6;
+    traced.whole.layers.push_back(layer);
+  }
+  traced.whole.tail_seconds["fast"][1] = {};
+  model.source = traced;
+  model.global_batch_size = 4;
+  auto cluster = small_cluster(1, 0);
+  cluster.kinds.resize(1);
+  auto strategy = small_strategy(2, 1, 1, 1, 2);
+  strategy.activation_checkpointing = false;
+  for (const auto schedule : {cost::Schedule::kSimple, cost::Schedule::kInterleaved}) {
+    strategy.schedule = schedule;
+    const auto estimate = cost::price(model, cluster, strategy, bare().constants);
+    const auto result = simulate(model, cluster, strategy, bare());
+    for (std::size_t k = 0; k < 2; ++k) {
+      const cost::StageMemory& memory = estimate.stages[k].memory;
+      const auto& samples = result.memory_over_time[k];
+      const double state = memory.weights + memory.optimizer;
+      const double gradients = 1e6 * (2 + bare().constants.gradient_copies_bytes);
+      EXPECT_NEAR(samples.front().bytes, state + 100e6 + 1e6, 1);
+      EXPECT_NEAR(samples.back().bytes, state + gradients, 1);
+      EXPECT_NEAR(result.memory_high_water[k], memory.total(), 1);
+    }
+  }
+}
+
 } // namespace
 } // namespace tessera::simulator

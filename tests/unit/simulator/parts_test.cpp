@@ -307,11 +307,32 @@ TEST(Parts, EveryRankHoldsWhatTheEstimateSays) {
   // While its first task runs a stage holds one microbatch; behind it nothing is at work.
   const auto& first = result.memory_over_time[0];
   const cost::LayerTable table(model, cluster, strategy, options.constants);
-  const cost::StageMemory one = table.memory(0, 2, cost::stage_state(strategy, 1, 4));
+  const cost::StageMemory one =
+      table.memory(0, 2, cost::stage_state(strategy, 1, 4, cost::HostPace::kLevel));
   EXPECT_NEAR(first[0].bytes, one.total(), 1);
   EXPECT_NEAR(first[1].bytes, one.total() - one.working - one.logits, 1);
   EXPECT_EQ(first[0].time_us, 0);
   EXPECT_NEAR(first[1].time_us, events_of(result, "forward")[0].end_us, 1e-6);
+}
+
+TEST(Parts, WithoutAPipelineAMicrobatchRunsToItsEnd) {
+  const auto model = small_model(2, 0, "transformer_layer");
+  auto strategy = small_strategy(1, 1, 1, 4, 2);
+  strategy.active_microbatches = 3;
+  const auto result = simulate(model, single_devices(1), strategy, bare());
+  std::vector<timeline::Event> tasks = events_of(result, "forward");
+  const auto backwards = events_of(result, "backward");
+  tasks.insert(tasks.end(), backwards.begin(), backwards.end());
+  std::sort(tasks.begin(), tasks.end(), [](const auto& a, const auto& b) {
+    return a.start_us < b.start_us;
+  });
+  ASSERT_EQ(tasks.size(), 8u);
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_EQ(tasks[at(i)].category, i % 2 == 0 ? "forward" : "backward") << i;
+    EXPECT_EQ(tasks[at(i)].microbatch, i / 2);
+  }
+  const auto estimate = cost::price(model, single_devices(1), strategy, bare().constants);
+  EXPECT_NEAR(result.memory_high_water[0], estimate.stages[0].memory.total(), 1);
 }
 
 TEST(Parts, DevicesHaveTheLinksOfTheirOwnNode) {
@@ -364,7 +385,8 @@ TEST(Parts, OfARankWithTwoStagesOneIsAtWork) {
   const auto result = simulate(model, single_devices(2), strategy, {});
   const cost::LayerTable table(model, single_devices(2), strategy, {});
   const auto of_stage = [&](int stage, int held) {
-    return table.memory(stage, stage + 1, cost::stage_state(strategy, held, 1));
+    return table.memory(
+        stage, stage + 1, cost::stage_state(strategy, held, 1, cost::HostPace::kLevel));
   };
   const auto& first = result.memory_over_time[0];
   // The first forward of rank 0, and that of its second stage, which holds the larger layer.

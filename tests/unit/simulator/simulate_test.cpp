@@ -210,6 +210,46 @@ TEST(Simulate, TensorParallelRanksUseTheCoresOfTheirOwnHosts) {
       seconds() / cost::price(model, cluster, strategy, options.constants).seconds, 1, 0.02);
 }
 
+TEST(Simulate, NothingRunsBesideTheExchangesOfANodesOnlyGroup) {
+  auto model = small_model(2, 0, "transformer_layer");
+  for (auto& layer : model.measured().layers) {
+    for (auto& [kind, degrees] : layer.forward_seconds_per_sample) {
+      degrees[4] = degrees[2];
+    }
+  }
+  model.layers[0].output_elements_per_sample = 2'000'000;
+  auto cluster = small_cluster(2, 0);
+  for (auto& node : cluster.nodes) {
+    node.count = 4;
+    node.cores = 2;
+  }
+  const auto prices = [&](const cost::Strategy& strategy) {
+    auto part = cluster.first_nodes(strategy.devices() / 4);
+    const cost::StrategyCost shared = cost::price(model, part, strategy, bare().constants);
+    if (strategy.tp == 4) {
+      EXPECT_NEAR(
+          shared.seconds / simulate(model, part, strategy, bare()).iteration_seconds, 1, 0.01);
+    }
+    for (auto& node : part.nodes) {
+      node.cores = 0;
+    }
+    const cost::StrategyCost own = cost::price(model, part, strategy, bare().constants);
+    EXPECT_GT(own.tensor_seconds, own.compute_seconds / 10);
+    return std::pair(shared, own);
+  };
+  // Two ranks a core compute twice as long, and exchange as long as before.
+  const auto [shared, own] = prices(small_strategy(1, 1, 4, 1, 2));
+  EXPECT_NEAR(shared.shared_cores_seconds, own.compute_seconds, 1e-9);
+  // Replicas of unlike samples: the larger one needs as much for itself.
+  auto unlike = small_strategy(1, 2, 4, 5, 2);
+  unlike.replica_microbatch = {3, 5};
+  const auto [larger, alone] = prices(unlike);
+  EXPECT_NEAR(larger.shared_cores_seconds, alone.compute_seconds, 1e-9);
+  // Of two groups on a node one may compute while the other exchanges.
+  const auto [both, apart] = prices(small_strategy(1, 2, 2, 1, 2));
+  EXPECT_NEAR(both.shared_cores_seconds + apart.tensor_seconds, apart.compute_seconds, 1e-9);
+}
+
 // A model whose first layer is the home of embedding and head.
 cost::DescribedModel home_model(int layers) {
   cost::DescribedModel model;
