@@ -97,11 +97,13 @@ void measure_group(comm::ProcessGroup& group, std::vector<Timed>& all, const Eff
   constexpr double kRoundS = 0.03;
   constexpr double kSlowS = 0.3;
   constexpr int kMostRuns = 1000;
-  constexpr int kComputed = 8; // with computation before each
-  // What ranks compute between two collectives is what a layer computes. Without computation,
-  // groups that share cores fall into lockstep, and their ranks never wait for each other; with too
-  // little of it, all ranks compute within one time slice of their host.
-  const std::function<void()> compute = training_layers();
+  constexpr int kComputed = 20; // with computation before each
+  // What ranks compute between two collectives is a layer's forward. Without computation, groups
+  // that share cores fall into lockstep, and their ranks never wait for each other; with too little
+  // of it, or with products of equal length, all ranks compute within one time slice of their host,
+  // and with as much as a layer and its backward they wait longer than in a step, where a backward
+  // has collectives of its own.
+  const std::function<void()> compute = training_layers(/*backward=*/false);
   for (Timed& one : all) {
     seconds_in_a_row(group, one.run, 1); // the first run opens connections and allocates buffers
     const double seconds = longest(group, seconds_in_a_row(group, one.run, 1));

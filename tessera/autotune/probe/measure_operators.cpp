@@ -269,7 +269,7 @@ std::vector<std::pair<std::string, ElementStep>> named_operators() {
 
 } // namespace
 
-std::function<void()> training_layers() {
+std::function<void()> training_layers(bool backward) {
   constexpr std::int64_t kRows = 128;
   constexpr std::int64_t kWidth = 256;
   constexpr std::int64_t kInner = 512;
@@ -281,14 +281,16 @@ std::function<void()> training_layers() {
   }
   const at::Tensor x = leaf(at::randn({kRows, kWidth}));
   const auto next = std::make_shared<std::size_t>(0);
-  return [weights, x, next] {
-    const at::AutoGradMode gradients(true);
+  return [weights, x, next, backward] {
+    const at::AutoGradMode gradients(backward);
     const at::Tensor& first = (*weights)[*next];
     const at::Tensor& second = (*weights)[*next + 1];
     *next = (*next + 2) % weights->size();
     const at::Tensor hidden = at::gelu(at::mm(at::layer_norm(x, {kWidth}), first), "tanh");
     const at::Tensor y = x + at::mm(hidden, second);
-    y.backward(at::ones_like(y));
+    if (backward) {
+      y.backward(at::ones_like(y));
+    }
   };
 }
 

@@ -61,11 +61,11 @@ void measure_offloading(
 /// `speed`, `spread` and `repeated`. Not collective.
 void measure_operators(const Effort& effort, RankMeasurement& result);
 
-/// Returns a function that runs forward and backward of one layer, each call of the
-/// next of several layers. It mixes products, functions and weights from memory as
+/// Returns a function that runs the forward of one layer, and with `backward` its backward, each
+/// call of the next of several layers. It mixes products, functions and weights from memory as
 /// training does, so that contention for caches and memory shows when all ranks
 /// run it.
-std::function<void()> training_layers();
+std::function<void()> training_layers(bool backward = true);
 
 /// Measures collectives of groups of 2 ranks and more, all groups of one size at the
 /// same time: groups of neighbours and, on several hosts, of ranks far apart. Groups on other
