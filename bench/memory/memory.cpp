@@ -304,6 +304,7 @@ int main(int argc, char** argv) {
       tessera::Config config;
       config.pipeline_parallel_degree = 2;
       config.microbatches = settings.microbatches;
+      config.bf16 = settings.dtype == "bf16";
       tessera::bench::set_mode(config, settings.mode);
       config.offload_activations = settings.offload;
       if (settings.offload) {
