@@ -29,7 +29,9 @@ std::vector<std::string> names_of(const CLI::App& app, bool options) {
     return names;
   }
   for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
-    names.push_back(command->get_name());
+    if (!command->get_name().empty()) { // a group of options has none
+      names.push_back(command->get_name());
+    }
   }
   return names;
 }

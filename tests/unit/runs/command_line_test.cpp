@@ -21,6 +21,8 @@ class CommandLine : public testing::Test {
     CLI::App* data = app_.add_subcommand("data", "");
     data->require_subcommand(1);
     data->add_subcommand("prepare", "");
+    CLI::App* partition = app_.add_subcommand("partition", "");
+    partition->add_option_group("source")->add_flag("--list", "");
   }
 
   /// What stands on standard error after the words were refused.
@@ -49,6 +51,7 @@ TEST_F(CommandLine, NamesTheNearestCommandAndOption) {
 TEST_F(CommandLine, GuessesNothingFarAway) {
   EXPECT_THAT(refusal("quux"), Not(HasSubstr("did you mean")));
   EXPECT_THAT(refusal("train --colour"), Not(HasSubstr("did you mean")));
+  EXPECT_THAT(refusal("partition 4"), Not(HasSubstr("did you mean"))); // a group is no command
 }
 
 TEST_F(CommandLine, NumbersOutOfRangeAreShort) {
