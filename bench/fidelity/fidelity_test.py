@@ -43,6 +43,16 @@ class Verdict(unittest.TestCase):
         self.assertIn("1 trial failed", fidelity.faults(some, LIMITS)[0])
 
 
+class Rounds(unittest.TestCase):
+    def test_the_last_two_rounds_say_what_no_prediction_can_reach(self):
+        some = [{"rounds_s": [9, 1, 1.5]}, {"rounds_s": [9, 2, 2]}, {"rounds_s": [9, 3, 1.2]}]
+        self.assertEqual(fidelity.repeatability(some),
+                         {"spearman": -0.5, "middle_difference": 0.5})
+
+    def test_one_round_says_nothing_of_it(self):
+        self.assertIsNone(fidelity.repeatability([{"rounds_s": [1]}, {"rounds_s": [2]}]))
+
+
 def event(category, microbatch, start, end, rank=0, step=0):
     return {"rank": rank, "category": category, "microbatch": microbatch, "step": step,
             "start_us": start, "end_us": end}

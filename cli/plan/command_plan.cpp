@@ -240,8 +240,10 @@ int try_best(
   auto job = job_object(job_text(options), "the job");
   if (options.input.job_file.empty() && options.data.empty()) {
     // Timing needs tokens, not text.
-    made_data =
-        std::filesystem::temp_directory_path() / ("tessera-tokens-" + std::to_string(getpid()));
+    // Kept jobs name their data, and can be run again.
+    made_data = trial.folder.empty() ? std::filesystem::temp_directory_path() /
+                                           ("tessera-tokens-" + std::to_string(getpid()))
+                                     : std::filesystem::absolute(trial.folder) / "tokens";
     models::TokenTable table;
     table.tokens = sizes.value().vocabulary;
     const auto facts = models::make_objective(
@@ -296,7 +298,7 @@ int try_best(
           trial_file(trial.folder, i, ".simulated.json"), timeline::to_json(simulated.timeline));
     }
   }
-  if (!made_data.empty()) {
+  if (!made_data.empty() && trial.folder.empty()) {
     std::filesystem::remove_all(made_data);
   }
   if (const auto agreement = planner::rank_agreement(trials)) {

@@ -270,6 +270,12 @@ double Cluster::latency_seconds() const {
   return longest;
 }
 
+double Cluster::waiting_share(int ranks) const {
+  const auto found = std::find_if(
+      waiting.begin(), waiting.end(), [&](const GroupWaiting& one) { return one.ranks == ranks; });
+  return found == waiting.end() ? 0 : found->share;
+}
+
 Span Cluster::span_of(const NodeSet& nodes) const {
   const bool known = std::any_of(
       collectives.begin(), collectives.end(), [&](const auto& one) { return one.among == nodes; });
@@ -382,6 +388,16 @@ void validate(const Cluster& cluster) {
               "0"));
     }
     validate_among(one, static_cast<int>(cluster.nodes.size()));
+  }
+  for (const GroupWaiting& one : cluster.waiting) {
+    if (one.ranks < 2 || !(one.share >= 0) || !std::isfinite(one.share)) {
+      throw ConfigError(
+          str("cluster: waiting: found a share of ",
+              one.share,
+              " for groups of ",
+              one.ranks,
+              " ranks; write 2 ranks or more, and 0 or more"));
+    }
   }
 }
 

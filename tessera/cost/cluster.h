@@ -94,6 +94,13 @@ struct CollectiveTime {
   NodeSet among = {};
 };
 
+/// By what share ranks of a group compute longer where they wait for each other between layers:
+/// those that share cores do not end at the same time.
+struct GroupWaiting {
+  int ranks = 0;
+  double share = 0;
+};
+
 /// The nodes that a group of ranks spans, as far as measured collectives distinguish them.
 struct Span {
   int count = 1;
@@ -134,6 +141,7 @@ struct Cluster {
   /// Two of them share no node, or one holds the other.
   std::vector<NodeGroup> groups = {};
   std::vector<CollectiveTime> collectives = {};
+  std::vector<GroupWaiting> waiting = {};
   /// Whether bandwidths are measured payload; otherwise they are nominal.
   bool measured = false;
   /// Time for which a host is busy with one rank of a collective that it starts, if pipelines send
@@ -163,6 +171,8 @@ struct Cluster {
   Cluster first_nodes(int count) const;
   /// Returns the longest measured latency; 0 when none was measured.
   double latency_seconds() const;
+  /// Returns GroupWaiting::share of groups of so many ranks; 0 when it was not measured.
+  double waiting_share(int ranks) const;
   /// Returns the span of a group on these nodes.
   Span span_of(const NodeSet& nodes) const;
   /// Returns what was measured of a collective, interpolated between sizes: among these nodes; if

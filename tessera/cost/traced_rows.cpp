@@ -33,6 +33,7 @@ traced_rows(const DescribedModel& model, const Cluster& cluster, const Strategy&
   const TracedPart& part = divided != nullptr ? divided->part : model.traced()->whole;
   const std::vector<Layer>& layers = divided != nullptr ? divided->layers : model.layers;
   const int samples = strategy.microbatch_size;
+  const double waiting = 1 + cluster.waiting_share(strategy.tp);
   LayerRows rows;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const TracedLayer& traced = part.layers[i];
@@ -52,12 +53,13 @@ traced_rows(const DescribedModel& model, const Cluster& cluster, const Strategy&
     for (const DeviceKind& kind : cluster.kinds) {
       const PassSeconds pass =
           seconds_of(traced.microbatch_seconds, model.name, kind.name, samples);
-      row.forward_seconds.push_back(pass.forward);
+      row.forward_seconds.push_back(waiting * pass.forward);
       const double given =
           keeps_products
               ? seconds_of(traced.product_seconds, model.name, kind.name, samples).forward
               : 0;
-      row.seconds.push_back((recomputed ? 2 : 1) * pass.forward - given + pass.backward);
+      row.seconds.push_back(
+          waiting * ((recomputed ? 2 : 1) * pass.forward - given + pass.backward));
     }
     const auto exchanged = traced.collectives.find(samples);
     if (exchanged != traced.collectives.end()) {

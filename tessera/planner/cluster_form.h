@@ -292,6 +292,12 @@ void describe(Visit& visit, NodeGroup& group) {
 }
 
 template <typename Visit>
+void describe(Visit& visit, GroupWaiting& one) {
+  visit({.name = "ranks", .bounds = form::at_least(2)}, one.ranks);
+  visit({.name = "share", .bounds = form::at_least(0)}, one.share);
+}
+
+template <typename Visit>
 void describe(Visit& visit, CollectiveTime& time) {
   visit({.name = "operation"}, time.operation);
   visit({.name = "ranks", .bounds = form::at_least(2)}, time.ranks);
@@ -407,6 +413,12 @@ void describe(Visit& visit, Cluster& cluster) {
        .doc = "measured, all groups of the size at work at one time",
        .presence = kIfSaid},
       cluster.collectives);
+  visit(
+      {.name = "waiting",
+       .doc = "by what share ranks of groups compute longer where they wait for each other between "
+              "layers",
+       .presence = kIfSaid},
+      cluster.waiting);
 }
 
 } // namespace tessera::cost

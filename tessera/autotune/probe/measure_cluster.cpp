@@ -42,7 +42,8 @@ c10::IValue pack(const RankMeasurement& one) {
             one.machine_seconds},
            at::kDouble)),
        c10::IValue(one.machine),
-       c10::IValue(one.busy_layers_per_s)});
+       c10::IValue(one.busy_layers_per_s),
+       c10::IValue(one.alone_by_round)});
 }
 
 RankMeasurement unpack(const c10::IValue& value) {
@@ -66,6 +67,7 @@ RankMeasurement unpack(const c10::IValue& value) {
   one.machine_seconds = rates[9].item<double>();
   one.machine = parts[3].toStringRef();
   one.busy_layers_per_s = parts[4].toDoubleVector();
+  one.alone_by_round = parts[5].toDoubleVector();
   return one;
 }
 
@@ -101,7 +103,8 @@ cost::Cluster measure_cluster(comm::World& world, const Effort& effort) {
   quality.rounds = effort.rounds;
   measure_offloading(world, *everyone, effort, mine);
   const auto pairs = measure_links(world, *everyone, effort, quality);
-  auto collectives = measure_collectives(world, *everyone, effort, quality);
+  std::vector<cost::GroupWaiting> waiting;
+  auto collectives = measure_collectives(world, *everyone, effort, quality, waiting);
   everyone->barrier();
   load.note(mine);
   std::vector<RankMeasurement> all;
@@ -113,7 +116,9 @@ cost::Cluster measure_cluster(comm::World& world, const Effort& effort) {
   std::string failure;
   if (world.rank() == 0) {
     try {
-      text = planner::cluster_to_json(to_cluster(all, pairs, std::move(collectives), quality));
+      cost::Cluster cluster = to_cluster(all, pairs, std::move(collectives), quality);
+      cluster.waiting = std::move(waiting);
+      text = planner::cluster_to_json(cluster);
     } catch (const ConfigError& error) {
       failure = error.what();
     }

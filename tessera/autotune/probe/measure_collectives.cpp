@@ -83,11 +83,46 @@ struct Timed {
   bool slow = false; // so slow that one run is exact enough
   Rounds rounds; // of runs in a row
   /// What runs with computation before each took longer than the computation alone, a round each.
-  /// A rank that waits for its turn on a core is no load of others, so the middle counts, which
-  /// steps pay, and not the best.
+  /// Their middle counts: a rank that waits for its turn on a core is no load of others.
   std::vector<double> behind;
   double seconds = 0;
 };
+
+// What ranks compute between two collectives is part of a layer's forward. Without computation,
+// groups that share cores contend for them in every step of a collective, which they do not where
+// their ranks have work. With much of it, ranks of a group end at different times, which is another
+// quantity: waiting_share.
+constexpr std::int64_t kFewRows = 8;
+
+/// Returns by what share ranks of this group compute longer where they wait for each other between
+/// layers, beyond the seconds of the collective by which they wait. Ranks that share cores do not
+/// end together. Collective over the group.
+double waiting_share(comm::ProcessGroup& group, const Effort& effort) {
+  constexpr int kLayers = 20;
+  const std::function<void()> few = training_layers(/*backward=*/false, kFewRows);
+  const std::function<void()> many = training_layers(/*backward=*/false);
+  const at::Tensor tensor = at::zeros({1 << 14});
+  const auto behind = [&](const std::function<void()>& compute) {
+    const double alone = longest(group, seconds_in_a_row(group, compute, kLayers));
+    const double both = longest(
+        group,
+        seconds_in_a_row(
+            group,
+            [&] {
+              compute();
+              group.all_reduce(tensor);
+            },
+            kLayers));
+    return std::pair(both - alone, alone);
+  };
+  std::vector<double> shares;
+  for (int round = 0; round < 2 * effort.rounds; ++round) {
+    const auto [short_s, short_alone_s] = behind(few);
+    const auto [long_s, long_alone_s] = behind(many);
+    shares.push_back((long_s - short_s) / (long_alone_s - short_alone_s));
+  }
+  return std::max(0.0, median(shares));
+}
 
 /// Measures every collective of a group and sets its `seconds`.
 /// Rounds go over all collectives, so that other load meets one round of a
@@ -96,14 +131,10 @@ void measure_group(comm::ProcessGroup& group, std::vector<Timed>& all, const Eff
   // A round is longer than the host's time slices, so that groups meet each other.
   constexpr double kRoundS = 0.03;
   constexpr double kSlowS = 0.3;
+  constexpr int kFewest = 3;
   constexpr int kMostRuns = 1000;
-  constexpr int kComputed = 20; // with computation before each
-  // What ranks compute between two collectives is a layer's forward. Without computation, groups
-  // that share cores fall into lockstep, and their ranks never wait for each other; with too little
-  // of it, or with products of equal length, all ranks compute within one time slice of their host,
-  // and with as much as a layer and its backward they wait longer than in a step, where a backward
-  // has collectives of its own.
-  const std::function<void()> compute = training_layers(/*backward=*/false);
+  constexpr double kLeastS = 1e-7; // the difference of two measurements may be none
+  const std::function<void()> compute = training_layers(/*backward=*/false, kFewRows);
   for (Timed& one : all) {
     seconds_in_a_row(group, one.run, 1); // the first run opens connections and allocates buffers
     const double seconds = longest(group, seconds_in_a_row(group, one.run, 1));
@@ -111,29 +142,33 @@ void measure_group(comm::ProcessGroup& group, std::vector<Timed>& all, const Eff
     one.slow = seconds > kSlowS;
     one.rounds.add(seconds);
   }
-  for (int round = 0; round < effort.rounds; ++round) {
-    const double computing = longest(group, seconds_in_a_row(group, compute, kComputed));
+  seconds_in_a_row(group, compute, kFewest);
+  const double once = longest(group, seconds_in_a_row(group, compute, kFewest));
+  const int most = std::clamp(static_cast<int>(kRoundS / once), kFewest, kMostRuns);
+  for (int round = 0; round < 2 * effort.rounds; ++round) {
+    double before = longest(group, seconds_in_a_row(group, compute, most));
     for (Timed& one : all) {
-      if (!one.slow) {
-        one.rounds.add(longest(group, seconds_in_a_row(group, one.run, one.runs)));
-        const double both = longest(
-            group,
-            seconds_in_a_row(
-                group,
-                [&] {
-                  compute();
-                  one.run();
-                },
-                kComputed));
-        one.behind.push_back(both - computing);
+      if (one.slow) {
+        continue;
       }
+      one.rounds.add(longest(group, seconds_in_a_row(group, one.run, one.runs)));
+      const double both = longest(
+          group,
+          seconds_in_a_row(
+              group,
+              [&] {
+                compute();
+                one.run();
+              },
+              std::clamp(one.runs, kFewest, most)));
+      // The speed of the machine drifts, so what stands on both sides is compared with.
+      const double after = longest(group, seconds_in_a_row(group, compute, most));
+      one.behind.push_back(both - (before + after) / 2);
+      before = after;
     }
   }
   for (Timed& one : all) {
-    one.seconds = one.rounds.best();
-    if (!one.slow) {
-      one.seconds = std::max(one.seconds, median(one.behind));
-    }
+    one.seconds = one.slow ? one.rounds.best() : std::max(kLeastS, median(one.behind));
   }
 }
 
@@ -165,7 +200,8 @@ std::vector<cost::CollectiveTime> measure_collectives(
     comm::World& world,
     comm::ProcessGroup& everyone,
     const Effort& effort,
-    cost::ProbeQuality& quality) {
+    cost::ProbeQuality& quality,
+    std::vector<cost::GroupWaiting>& waiting) {
   std::vector<std::int64_t> sizes = {1 << 11, 1 << 14, 1 << 18, 1 << 22};
   if (effort.quick) {
     sizes = {1 << 14, 1 << 20};
@@ -187,6 +223,7 @@ std::vector<cost::CollectiveTime> measure_collectives(
       const Grouping grouping = grouping_of(world, ranks, apart);
       std::vector<double> mine;
       std::vector<std::string> names;
+      double share = 0;
       if (!grouping.mine.empty()) {
         const auto group = world.new_group("probe", grouping.mine);
         std::vector<Timed> all;
@@ -200,6 +237,7 @@ std::vector<cost::CollectiveTime> measure_collectives(
           }
         }
         measure_group(*group, all, effort);
+        share = waiting_share(*group, effort);
         for (const Timed& one : all) {
           names.push_back(one.name);
           mine.push_back(one.bytes);
@@ -208,6 +246,9 @@ std::vector<cost::CollectiveTime> measure_collectives(
             quality.collective_spread = std::max(quality.collective_spread, one.rounds.spread());
           }
         }
+      }
+      if (!apart) {
+        waiting.push_back({ranks, longest(everyone, share)});
       }
       std::string text;
       for (const std::string& name : names) {

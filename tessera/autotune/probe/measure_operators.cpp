@@ -8,6 +8,7 @@
 
 #include <torch/torch.h>
 
+#include "tessera/autotune/probe/measure_block.h"
 #include "tessera/autotune/probe/probe.h"
 #include "tessera/autotune/probe/rounds.h"
 #include "tessera/autotune/probe/work_clock.h"
@@ -269,8 +270,23 @@ std::vector<std::pair<std::string, ElementStep>> named_operators() {
 
 } // namespace
 
-std::function<void()> training_layers(bool backward) {
-  constexpr std::int64_t kRows = 128;
+void scale(cost::DeviceSpeed& speed, const cost::PassSeconds& factors) {
+  std::vector<std::vector<cost::MeasuredPoint>*> all = {
+      &speed.moves, &speed.functions, &speed.random, &speed.weights};
+  for (auto* by_name : {&speed.products, &speed.batched_products, &speed.operators}) {
+    for (auto& [name, points] : *by_name) {
+      all.push_back(&points);
+    }
+  }
+  for (auto* points : all) {
+    for (cost::MeasuredPoint& point : *points) {
+      point.seconds *= factors.forward;
+      point.backward_seconds *= factors.backward;
+    }
+  }
+}
+
+std::function<void()> training_layers(bool backward, std::int64_t rows) {
   constexpr std::int64_t kWidth = 256;
   constexpr std::int64_t kInner = 512;
   constexpr int kLayers = 16; // of a MiB each
@@ -279,7 +295,7 @@ std::function<void()> training_layers(bool backward) {
     weights->push_back(leaf(at::randn({kWidth, kInner}) / 16));
     weights->push_back(leaf(at::randn({kInner, kWidth}) / 16));
   }
-  const at::Tensor x = leaf(at::randn({kRows, kWidth}));
+  const at::Tensor x = leaf(at::randn({rows, kWidth}));
   const auto next = std::make_shared<std::size_t>(0);
   return [weights, x, next, backward] {
     const at::AutoGradMode gradients(backward);
@@ -316,8 +332,11 @@ void measure_operators(const Effort& effort, RankMeasurement& result) {
     all.push_back(elements_of(step, effort, name != "cross_entropy_loss"));
   }
   Weights weights;
+  BlockTimes blocks(effort.seconds_a_point);
+  blocks.once(); // the first run allocates
   for (int round = 1; round < effort.rounds; ++round) {
     weights.once();
+    blocks.once();
     for (Measured& one : all) {
       for (std::size_t i = 0; i < one.chains.size(); ++i) {
         one.once(i);
@@ -325,6 +344,7 @@ void measure_operators(const Effort& effort, RankMeasurement& result) {
     }
   }
   for (int extra = 0; extra < kMostExtraRounds; ++extra) {
+    blocks.once();
     for (Measured& one : all) {
       std::vector<std::size_t> again = doubtful(one.forward);
       for (const std::size_t i : doubtful(one.backward)) {
@@ -358,6 +378,7 @@ void measure_operators(const Effort& effort, RankMeasurement& result) {
     speed.operators[known[i].first] = all[first_known + i].measured();
   }
   speed.operators["contiguous"] = speed.operators["reshape"];
+  scale(speed, blocks.longer_than(speed));
   for (const Measured& one : all) {
     for (const Series* series : {&one.forward, &one.backward}) {
       for (const Rounds& point : series->points) {

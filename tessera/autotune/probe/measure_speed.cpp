@@ -52,24 +52,6 @@ double best_seconds(const std::function<void()>& run, double budget_s) {
   return best;
 }
 
-/// Scales measured seconds to the share of full speed that lasts. A quota of processor
-/// time lets short runs through at full speed and stops long ones.
-void slow_down(cost::DeviceSpeed& speed, double share) {
-  std::vector<std::vector<cost::MeasuredPoint>*> all = {
-      &speed.moves, &speed.functions, &speed.random, &speed.weights};
-  for (auto* by_name : {&speed.products, &speed.batched_products, &speed.operators}) {
-    for (auto& [name, points] : *by_name) {
-      all.push_back(&points);
-    }
-  }
-  for (auto* points : all) {
-    for (cost::MeasuredPoint& point : *points) {
-      point.seconds /= share;
-      point.backward_seconds /= share;
-    }
-  }
-}
-
 /// Returns the runs per second that last, measured in windows until the two best agree,
 /// as windows under a quota do.
 double lasting_runs_per_s(
@@ -144,9 +126,15 @@ measure_speed(comm::World& world, comm::ProcessGroup& everyone, const Effort& ef
   if (first) {
     measure_operators(effort, result);
     result.alone_layers_per_s = lasting_runs_per_s(layer, window_s, effort, result);
-    slow_down(result.speed, lasting_share(window_s, effort, result));
+    // A quota of processor time lets short runs through at full speed and stops long ones.
+    const double longer = 1 / lasting_share(window_s, effort, result);
+    scale(result.speed, {longer, longer});
   }
   for (int round = 0; round < effort.rounds; ++round) {
+    everyone.barrier();
+    if (first) {
+      result.alone_by_round.push_back(runs_per_s(layer, window_s));
+    }
     everyone.barrier();
     result.busy_layers_per_s.push_back(runs_per_s(layer, window_s));
     everyone.barrier();

@@ -29,6 +29,9 @@ struct RankMeasurement {
   double alone_layers_per_s = 0; // while the host's other ranks sleep
   // While all ranks compute; entry i of every rank is from the same round.
   std::vector<double> busy_layers_per_s;
+  // While the host's other ranks sleep, right before the same round: the speed of a virtual machine
+  // drifts. Empty: only alone_layers_per_s is known.
+  std::vector<double> alone_by_round;
   double busy_bytes_per_s = 0; // memory traffic of one rank while all ranks move data
   /// Offloading of activations while all ranks offload: bytes of a second, the slower way of the
   /// two, and this rank's share of the room; 0: it would save no memory here, or is not possible.
@@ -61,21 +64,25 @@ void measure_offloading(
 /// `speed`, `spread` and `repeated`. Not collective.
 void measure_operators(const Effort& effort, RankMeasurement& result);
 
-/// Returns a function that runs the forward of one layer, and with `backward` its backward, each
-/// call of the next of several layers. It mixes products, functions and weights from memory as
-/// training does, so that contention for caches and memory shows when all ranks
-/// run it.
-std::function<void()> training_layers(bool backward = true);
+/// Multiplies all seconds of a speed by a factor for each pass.
+void scale(cost::DeviceSpeed& speed, const cost::PassSeconds& factors);
+
+/// Returns a function that runs the forward of one layer for so many rows, and with `backward` its
+/// backward, each call of the next of several layers. It mixes products, functions and weights from
+/// memory as training does, so that contention for caches and memory shows when all ranks run it.
+std::function<void()> training_layers(bool backward = true, std::int64_t rows = 128);
 
 /// Measures collectives of groups of 2 ranks and more, all groups of one size at the
 /// same time: groups of neighbours and, on several hosts, of ranks far apart. Groups on other
 /// nodes are kept apart (CollectiveTime::among); of those on the same nodes the slowest counts.
-/// The result is on every rank. Collective over the world. Threads: the main thread.
+/// Adds to `waiting` what waiting for each other costs the ranks of neighbouring groups of each
+/// size. The result is on every rank. Collective over the world. Threads: the main thread.
 std::vector<cost::CollectiveTime> measure_collectives(
     comm::World& world,
     comm::ProcessGroup& everyone,
     const Effort& effort,
-    cost::ProbeQuality& quality);
+    cost::ProbeQuality& quality,
+    std::vector<cost::GroupWaiting>& waiting);
 
 /// Measures bandwidth and latency of the pairs of pairs_to_measure(): the best of several
 /// rounds, until the two best of every pair agree. Fills `quality` and returns the

@@ -50,10 +50,12 @@ double product_seconds(const RankMeasurement& rank) {
   return rank.speed.products.at("f32").back().seconds;
 }
 
-// Returns the layers per second of all ranks of a host together, in the best round. The
-// best of each rank would be too much, because in a round one rank gains what another
-// one loses.
-double busy_layers_per_s(const std::vector<RankMeasurement>& ranks, const HostRange& host) {
+// Returns how many ranks of a host compute at full speed at one time: what all of them reach
+// together in a round, in ranks that compute alone. Of rounds whose own speed alone is known the
+// middle counts, otherwise the best. Sums are of one round, because in a round one rank gains what
+// another one loses.
+double full_speed_ranks(const std::vector<RankMeasurement>& ranks, const HostRange& host) {
+  const RankMeasurement& first = ranks[static_cast<std::size_t>(host.first)];
   std::vector<double> rounds;
   for (int rank = host.first; rank < host.last; ++rank) {
     const auto& own = ranks[static_cast<std::size_t>(rank)].busy_layers_per_s;
@@ -62,7 +64,16 @@ double busy_layers_per_s(const std::vector<RankMeasurement>& ranks, const HostRa
       rounds[i] += own[i];
     }
   }
-  return rounds.empty() ? 0 : *std::max_element(rounds.begin(), rounds.end());
+  if (rounds.empty()) {
+    return 0;
+  }
+  if (first.alone_by_round.size() != rounds.size()) {
+    return *std::max_element(rounds.begin(), rounds.end()) / first.alone_layers_per_s;
+  }
+  for (std::size_t i = 0; i < rounds.size(); ++i) {
+    rounds[i] /= first.alone_by_round[i];
+  }
+  return median(rounds);
 }
 
 // Returns the kind of device of a host: that of a similar host, or a new one.
@@ -218,13 +229,12 @@ cost::Cluster to_cluster(
     node.kind = kind_of(first, kinds);
     node.count = host.last - host.first;
     node.host = host.name;
-    const double busy = busy_layers_per_s(ranks, host);
     // Noise must not make this more than the ranks, or than the processors if ranks are
     // not bound to one each. Less than one core would count the slowness of the
     // measured rank twice.
     const bool free_to_move = first.processors >= 2;
     node.cores = std::clamp(
-        busy / first.alone_layers_per_s,
+        full_speed_ranks(ranks, host),
         1.0,
         static_cast<double>(free_to_move ? std::min(node.count, first.processors) : node.count));
     cluster.nodes.push_back(node);

@@ -63,6 +63,15 @@ TEST(ToCluster, WhatOneRankWinsAnotherLoses) {
   EXPECT_NEAR(to_cluster(ranks, {pair_of(0, 1, 1e9)}, {}).nodes[0].cores, 1.1, 1e-12);
 }
 
+TEST(ToCluster, CoresAreCountedAtTheSpeedOfTheirRound) {
+  std::vector<RankMeasurement> ranks(2, rank_on("a"));
+  // The machine is half as fast in the second round, and a burst of load meets the third.
+  ranks[0].alone_by_round = {100, 50, 100};
+  ranks[0].busy_layers_per_s = {75, 37.5, 20};
+  ranks[1].busy_layers_per_s = {75, 37.5, 20};
+  EXPECT_NEAR(to_cluster(ranks, {pair_of(0, 1, 1e9)}, {}).nodes[0].cores, 1.5, 1e-12);
+}
+
 TEST(ToCluster, NoMoreCoresThanProcessorsThatAllRanksMayUse) {
   std::vector<RankMeasurement> ranks(4, rank_on("a"));
   const std::vector<PairFacts> pairs = {pair_of(0, 1, 1e9)};

@@ -186,6 +186,7 @@ TEST(Description, WhatProbeWritesIsReadBack) {
       {.kind = 0, .count = 1, .inter_bytes_per_s = 1e8, .host = "b"}};
   cluster.links = {{.first = 0, .second = 1, .bytes_per_s = 1e8, .latency_seconds = 4e-5}};
   cluster.collectives = {{"all_reduce", 2, 1, 65536, 1e-4, {1}}};
+  cluster.waiting = {{.ranks = 2, .share = 0.125}};
   cluster.quality.rounds = 3;
   cluster.quality.inferred = 2;
   cluster.quality.foreign_processors = 0.25;
@@ -203,6 +204,8 @@ TEST(Description, WhatProbeWritesIsReadBack) {
   EXPECT_EQ(read.nodes[1].host, "b");
   EXPECT_EQ(read.collectives[0].seconds, 1e-4);
   EXPECT_EQ(read.collectives[0].among, cost::NodeSet{1});
+  EXPECT_EQ(read.waiting_share(2), 0.125);
+  EXPECT_EQ(read.waiting_share(3), 0);
 }
 
 TEST(Description, RefusesImpossibleMeasurements) {
@@ -228,6 +231,9 @@ TEST(Description, RefusesImpossibleMeasurements) {
   EXPECT_THAT(
       refusal_of_cluster(value),
       HasSubstr("'collectives[0].ranks' must be an integer from 2 to 2147483647, found 1"));
+  value = cluster();
+  value["waiting"] = json::parse(R"([{"ranks": 2, "share": -0.5}])");
+  EXPECT_THAT(refusal_of_cluster(value), HasSubstr("waiting[0].share"));
   value = cluster();
   value["measured"] = 1;
   EXPECT_THAT(refusal_of_cluster(value), HasSubstr("true or false"));

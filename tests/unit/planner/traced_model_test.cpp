@@ -473,6 +473,26 @@ TEST(DividedModel, IsPricedWithItsCollectives) {
   EXPECT_GT(priced().tensor_seconds, 1.0);
 }
 
+TEST(DividedModel, RanksThatWaitForEachOtherComputeLonger) {
+  ModelTrace traced = small_language_model(3);
+  traced.divisions.push_back(half_of(traced));
+  cost::Cluster cluster = measured_cluster(2);
+  const auto model = describe_traced(traced, cluster);
+  SearchOptions options;
+  options.runnable_only = true;
+  options.keep = 100;
+  options.constants = cost::runtime_constants(cluster, model.precision);
+  const auto computed = [&](int degree) {
+    options.tensor_degree = degree;
+    return search(model, cluster, options).best.front().cost.compute_seconds;
+  };
+  const double alone = computed(1);
+  const double divided = computed(2);
+  cluster.waiting = {{.ranks = 2, .share = 0.25}, {.ranks = 4, .share = 3}};
+  EXPECT_DOUBLE_EQ(computed(1), alone);
+  EXPECT_NEAR(computed(2), 1.25 * divided, 1e-9 * divided);
+}
+
 TEST(DividedModel, WhatIsPlannedIsAConfiguration) {
   ModelTrace traced = small_language_model(3);
   traced.divisions.push_back(half_of(traced));
