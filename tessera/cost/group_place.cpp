@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tessera/base/index.h"
+
 namespace tessera::cost {
 
 NodeLinks::NodeLinks(const Cluster& cluster) {

@@ -206,6 +206,10 @@ TEST(NodeLinks, ArePairsWhoseFirstLinkIsBelowTheNetworks) {
   EXPECT_TRUE(links.between(2, 1).empty()); // as fast as the networks
   EXPECT_EQ(links.among({0, 1, 2}), std::vector<int>{0});
   EXPECT_TRUE(links.among({0, 2}).empty());
+  // Of two networks the slower one bounds the pair, so a link between the two speeds is none.
+  cluster.nodes[1].inter_bytes_per_s = 5e8;
+  cluster.links = {{1, 2, 7e8}};
+  EXPECT_EQ(NodeLinks(cluster).size(), 0);
 }
 
 TEST(Cluster, ACollectiveOfFewRanksSpansNoMoreNodesThanRanks) {

@@ -71,6 +71,12 @@ TEST(GradientGroups, SharedParametersGoOverTheStagesThatHoldThem) {
   EXPECT_NEAR(staged_seconds(alike, counts), 2, 1e-9);
   EXPECT_NEAR(uniform_seconds(small_strategy(2, 2, 1, 1, 2), counts), 2, 1e-9);
   EXPECT_NEAR(uniform_seconds(small_strategy(2, 1, 2, 1, 2), counts), 2, 1e-9);
+  // Half a parameter takes half its time: what two ranks divide need not be even.
+  EXPECT_NEAR(
+      uniform_seconds(small_strategy(2, 2, 1, 1, 2), {.parameters = {0, 0}, .tied = {0.5, 0.5}}),
+      0.5e-6,
+      1e-9);
+  EXPECT_NEAR(staged_seconds(alike, {.parameters = {0, 0}, .tied = {0.5, 0.5}}), 0.5e-6, 1e-9);
   // Stages of two and three devices have no pairs: one ring of five, 2 x 4 / 5 of it.
   std::vector<OwnStage> unlike = alike;
   unlike[1] = {.devices = {2, 3, 4}, .samples = {1, 1, 1}};

@@ -182,6 +182,14 @@ TEST(SizedModel, AHostIsBusyWhilePipelinesSendBetweenNodes) {
   const double before = waiting();
   cluster.busy_start_seconds = 1e-3;
   EXPECT_NEAR(waiting(), before + 10 * 2 * 1e-3, 1e-12); // one layer starts ten collectives
+  cluster.busy_network_start_seconds = 3e-3;
+  EXPECT_NEAR(waiting(), before + 10 * 2 * 1e-3, 1e-12); // groups inside their nodes
+  // Groups over two nodes start theirs on the network, which takes two milliseconds more.
+  cluster.nodes = plain_cluster(4, 1).nodes;
+  const double over_network = waiting();
+  cluster.busy_network_start_seconds = 0;
+  ASSERT_GT(waiting(), 0);
+  EXPECT_NEAR(over_network, waiting() + 10 * 2 * 2e-3, 1e-12);
 }
 
 TEST(SizedModel, DividedParametersTakeLessMemory) {

@@ -81,6 +81,24 @@ TEST(Calibration, PartsHaveFactorsOfTheirOwn) {
   EXPECT_NEAR(factors.waiting, 1.2, 0.2);
 }
 
+// A machine that is slower at everything has factors that are larger by as much, and no others.
+TEST(Calibration, FactorsGrowWithTheMeasuredTimes) {
+  const std::vector<Candidate> candidates = {
+      predicted(4, 1, 0), predicted(2, 4, 1), predicted(5, 0, 2)};
+  const auto factors = [&](double slower) {
+    return fit_factors(
+        candidates, {measured(5, 6 * slower), measured(7, 12 * slower), measured(7, 7 * slower)});
+  };
+  const TrialFactors here = factors(1);
+  EXPECT_GT(here.exchange, 1.1 * here.compute);
+  for (const double slower : {0.01, 20.0}) {
+    const TrialFactors there = factors(slower);
+    EXPECT_NEAR(there.compute / slower, here.compute, 1e-6) << slower;
+    EXPECT_NEAR(there.exchange / slower, here.exchange, 1e-6) << slower;
+    EXPECT_NEAR(there.waiting / slower, here.waiting, 1e-6) << slower;
+  }
+}
+
 TEST(Calibration, OneTrialGivesOneFactor) {
   const std::vector<Candidate> candidates = {predicted(3, 2, 1)};
   const TrialFactors factors = fit_factors(candidates, {measured(6, 9)});

@@ -306,6 +306,13 @@ TEST(Objective, TheCheapestOfAllIsFound) {
   EXPECT_THAT(front_text(result, cluster), HasSubstr("front: "));
 }
 
+TEST(Objective, WithoutPricesThereIsNoFront) {
+  auto cluster = small_cluster(1, 1);
+  EXPECT_TRUE(search(small_model(4), cluster, {}).front.empty());
+  cluster.kinds[1].watts = 300; // of one kind is enough
+  EXPECT_FALSE(search(small_model(4), cluster, {}).front.empty());
+}
+
 TEST(Objective, EnergyIsOfWorkAndOfWaiting) {
   const auto model = small_model(4);
   auto cluster = one_device();

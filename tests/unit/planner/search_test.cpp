@@ -14,6 +14,7 @@
 #include "tessera/planner/pricer.h"
 #include "tessera/planner/space.h"
 #include "tessera/planner/to_config.h"
+#include "tessera/simulator/simulate.h"
 
 #include "tests/unit/cost/small_cases.h"
 
@@ -195,6 +196,19 @@ TEST(Search, MegatronTakesTheLeastDegreesThatFit) {
   EXPECT_EQ(products(10'000'000), std::set<int>{1});
   EXPECT_EQ(products(80'000'000), std::set<int>{2});
   EXPECT_EQ(products(200'000'000), std::set<int>{4});
+}
+
+TEST(Search, OneStrategyMayBeExecuted) {
+  const auto model = small_model(4, 0.3);
+  const auto cluster = small_cluster(1, 1);
+  SearchOptions options;
+  options.keep = 1;
+  EXPECT_EQ(search(model, cluster, options).best.front().simulated_seconds, 0);
+  options.simulate = 1;
+  const Candidate best = search(model, cluster, options).best.front();
+  EXPECT_EQ(
+      best.simulated_seconds,
+      simulator::simulate(model, cluster, best.strategy, {.keep_events = false}).iteration_seconds);
 }
 
 TEST(Search, TheSameSeedGivesTheSameAnswer) {

@@ -226,6 +226,39 @@ TEST(UnlikeReplicas, TakeTheBestDivision) {
   }
 }
 
+// Of many microbatches a pipeline passes on one in the time of its slowest stage, however quick the
+// other is.
+TEST(UnlikeReplicas, OfPipelinesFollowTheirSlowestStages) {
+  constexpr int kMicrobatches = 16;
+  auto model = model_of(18 * kMicrobatches, 2);
+  auto cluster = single_devices(4, 0);
+  cluster.kinds.clear();
+  for (auto& layer : model.measured().layers) {
+    layer.forward_seconds_per_sample.clear();
+  }
+  for (const int milliseconds : {1, 5, 4, 4}) {
+    const std::string name = "kind" + std::to_string(cluster.kinds.size());
+    cluster.nodes[cluster.kinds.size()].kind = static_cast<int>(cluster.kinds.size());
+    cluster.kinds.push_back({.name = name, .memory_bytes = 16e9, .memory_bytes_per_s = 1e12});
+    for (auto& layer : model.measured().layers) {
+      layer.forward_seconds_per_sample[name] = {{1, 1e-3 * milliseconds}};
+    }
+  }
+  SearchOptions options = runnable();
+  options.keep_node_order = true;
+  options.keep = 100;
+  std::vector<Candidate> found;
+  add_unlike_replicas(model, cluster, options, found);
+  const auto pipelines = std::find_if(found.begin(), found.end(), [](const Candidate& one) {
+    return one.strategy.pp == 2 &&
+           one.strategy.replica_microbatch[0] + one.strategy.replica_microbatch[1] == 18;
+  });
+  ASSERT_NE(pipelines, found.end());
+  // Each pair has a device of 4 or 5 ms: ten samples and eight, in 40 ms; a backward is two
+  // forwards.
+  EXPECT_NEAR(pipelines->cost.compute_seconds, kMicrobatches * 3 * 40e-3, 1e-9);
+}
+
 TEST(UnlikeReplicas, AreFoundWrittenAndRun) {
   const auto model = model_of(24, 1); // which leaves replicas alone
   const auto cluster = single_devices(1, 1);

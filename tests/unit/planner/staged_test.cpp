@@ -256,6 +256,21 @@ TEST(Staged, OnlyStagesThatNeedItRecompute) {
   EXPECT_GT(some, 0);
 }
 
+TEST(Staged, TheBoundHoldsWhereMoreSamplesTakeLessTimeEach) {
+  auto model = small_model(1);
+  model.global_batch_size = 4;
+  model.measured().layers[0].fixed_seconds = {{"fast", 0.9e-3}, {"slow", 0}};
+  auto cluster = small_cluster(1, 0);
+  cluster.nodes[0].count = 1;
+  SearchOptions options;
+  options.constants = cost::bare_constants();
+  const StagedResult result = search_staged(model, cluster, options);
+  ASSERT_FALSE(result.best.empty());
+  const double seconds = result.best.front().cost.seconds;
+  EXPECT_LT(seconds, 2 * 3e-3); // four samples at once take less than two by themselves
+  EXPECT_LE(result.lower_bound, seconds);
+}
+
 TEST(Staged, WhatMustRunIsRefused) {
   SearchOptions options;
   options.runnable_only = true;
@@ -274,6 +289,20 @@ TEST(Staged, ManyDevicesAreTakenTogether) {
   EXPECT_THAT(
       staged_text(result, small_cluster(4, 4)),
       HasSubstr("multiples of 2 devices and cuts between runs of 2 layers"));
+}
+
+TEST(Staged, NoMoreThanEightRunsOfDevicesAreTried) {
+  const auto together = [](int devices) {
+    auto cluster = small_cluster(1, 0);
+    cluster.nodes[0].count = devices;
+    auto model = small_model(1);
+    model.global_batch_size = 1;
+    return search_staged(model, cluster, {}).devices_together;
+  };
+  EXPECT_EQ(together(8), 1);
+  EXPECT_EQ(together(9), 2); // threes would leave three runs, so one device is left out
+  EXPECT_EQ(together(10), 2);
+  EXPECT_EQ(together(15), 3);
 }
 
 TEST(Staged, WhatIsTakenTogetherIsSaidOfDevicesAndOfLayers) {

@@ -104,6 +104,10 @@ TEST(TracedModel, BlocksMoveAndWhatSharesParametersStays) {
   // So does one that is called twice.
   model.graph.modules[3].calls = 2;
   EXPECT_THAT(movable_modules(model.graph), ElementsAre(5));
+  // And one whose weight the model itself holds, beside its modules.
+  model = small_language_model(3);
+  model.graph.modules[0].parameters = model.graph.modules[4].parameters;
+  EXPECT_THAT(movable_modules(model.graph), ElementsAre(3, 5));
 }
 
 TEST(TracedModel, SecondsAreThoseOfItsOperators) {
@@ -115,6 +119,9 @@ TEST(TracedModel, SecondsAreThoseOfItsOperators) {
   EXPECT_EQ(described.layers[1].parameters, 500);
   EXPECT_EQ(described.layers[1].output_elements_per_sample, 100);
   const cost::TracedPart& whole = described.traced()->whole;
+  // The home keeps what the embedding, its first operator, and the head keep of a sample.
+  EXPECT_DOUBLE_EQ(whole.layers[0].kept_bytes_per_sample, 3 * (1e6 + 2e6));
+  EXPECT_DOUBLE_EQ(whole.layers[1].kept_bytes_per_sample, 3 * 4e6);
   const auto seconds = [](const cost::MicrobatchSeconds& all, int size) {
     return all.at("cpu").at(size).forward;
   };

@@ -211,6 +211,13 @@ TEST(Failures, TheBestIntervalIsTheBestOfAll) {
   }
 }
 
+// The mean time between failures bounds the interval, however many steps it has.
+TEST(Failures, ShortStepsHaveManyBetweenCheckpoints) {
+  const Failures failures = {.device_mean_time = 1e6, .checkpoint_seconds = 10};
+  const double steps = best_checkpoint_interval(0.01, 100, failures);
+  EXPECT_NEAR(0.01 * steps, std::sqrt(2 * 10 * 1e4), 0.05 * 0.01 * steps);
+}
+
 TEST(Failures, WhatIsNoTimeIsRefused) {
   const Failures good = {.device_mean_time = 1e5, .steps_between_checkpoints = 1};
   EXPECT_GT(seconds_with_failures(1, 1, good), 0); // checkpoints and restarts may cost nothing

@@ -125,6 +125,24 @@ TEST(InsideANode, OtherDevicesHaveLinksOfTheirOwn) {
   EXPECT_GT(one, 0);
 }
 
+// Four stages on two nodes: what the second node's devices send goes at that node's bandwidth.
+TEST(InsideANode, EveryNodeHasABandwidthOfItsOwn) {
+  auto model = small_model(4);
+  model.global_batch_size = 1;
+  for (auto& layer : model.layers) {
+    layer.output_elements_per_sample = 0;
+  }
+  model.layers[2].output_elements_per_sample = 500'000; // 1 MB
+  cost::Cluster cluster = small_cluster(2, 0);
+  const auto strategy = small_strategy(4, 1, 1, 1, 4);
+  for (const double bytes_per_s : {0.1e9, 1e9, 20e9}) {
+    cluster.nodes[1].intra_bytes_per_s = bytes_per_s;
+    EXPECT_NEAR(
+        seconds_of(model, cluster, strategy, bare()), 4 * 3e-3 + 2 * 1e6 / bytes_per_s, 1e-9)
+        << bytes_per_s;
+  }
+}
+
 TEST(Sends, HideBesideComputation) {
   auto model = small_model(2);
   const auto cluster = single_devices(2);

@@ -126,6 +126,15 @@ TEST(Parts, WhatGoesBetweenTwoStagesOfAHomeIsRelayed) {
   // much goes back. Eight sends have a latency, and so has rank 0 for each of two relays.
   EXPECT_NEAR(
       result.iteration_seconds, 3 * 3e-3 + 2 * (1 + 2 + 2 + 4) * 1e-3 + (8 + 2) * kLatency, 1e-9);
+  // A relay takes as long on a host whose cores its ranks share.
+  auto shared = cluster;
+  for (cost::Node& node : shared.nodes) {
+    node.cores = 1;
+  }
+  EXPECT_NEAR(
+      simulate(model, shared, strategy, with_latency()).iteration_seconds,
+      result.iteration_seconds,
+      1e-9);
   EXPECT_EQ(events_of(result, "comm").size(), 8u);
   const auto forwards = events_of(result, "forward");
   ASSERT_EQ(forwards.size(), 4u);

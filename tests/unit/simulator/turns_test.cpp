@@ -129,6 +129,20 @@ TEST(Turns, ARankHoldsAllOfItsStages) {
   }
 }
 
+TEST(Turns, LogitsAreThereWhileTheirStageIsAtWork) {
+  auto model = small_model(16);
+  model.global_batch_size = 8;
+  model.layers.back().kind = "lm_head";
+  model.layers.back().output_elements_per_sample = 1'000'000;
+  const auto cluster = single_devices(2);
+  const auto strategy = in_turns(2, 2, 16, 4);
+  const auto result = simulate(model, cluster, strategy, bare());
+  const auto estimate = cost::price(model, cluster, strategy, bare().constants);
+  ASSERT_GT(estimate.stages[1].memory.logits, 0);
+  EXPECT_LE(result.memory_high_water[1], estimate.stages[1].memory.total() + 1);
+  EXPECT_GE(result.memory_high_water[1], estimate.stages[1].memory.logits);
+}
+
 TEST(Turns, TheFixedOrderHasNone) {
   const auto model = small_model(8);
   const auto cluster = single_devices(2);
