@@ -1,6 +1,7 @@
 #pragma once
 
 /// The one header of a training script.
+#include "tessera/data_parallel/comm_hook.h"
 #include "tessera/deferred_init/delayed_init.h"
 #include "tessera/nn/module/activation_checkpointing.h"
 #include "tessera/nn/module/containers.h"
@@ -14,6 +15,7 @@
 #include "tessera/train/checkpoints.h"
 #include "tessera/train/distributed_model.h"
 #include "tessera/train/host_objects.h"
+#include "tessera/train/join.h"
 #include "tessera/train/optimizer.h"
 #include "tessera/train/parameter_function.h"
 #include "tessera/train/session.h"

@@ -141,6 +141,42 @@ std::set<std::string> load_fitting(const Subject& subject, const Checkpoint& fro
   return passed_over;
 }
 
+Translated translate(const Subject& subject, const Checkpoint& from, const LoadOptions& options) {
+  const at::NoGradGuard no_grad;
+  const state::StateLayout& layout = *subject.layout;
+  const TensorMap state = options.translate_function(from.load_all());
+  Translated made;
+  for (int part = 0; part < layout.parts(); ++part) {
+    TensorMap& fitting = made.parts.emplace_back();
+    for (const Wanted& wanted : wanted_of(layout, part, false)) {
+      const auto found = state.find(wanted.name);
+      if (found == state.end()) {
+        made.unfit.insert(str("'", wanted.name, "' is missing"));
+      } else if (!found->second.defined() || found->second.sizes() != wanted.shape) {
+        made.unfit.insert(str("'", wanted.name, "' has another shape"));
+      } else {
+        fitting.emplace(wanted.name, found->second.detach().cpu().to(wanted.dtype));
+      }
+    }
+  }
+  const std::set<std::string> known = layout.whole_names();
+  for (const auto& [name, tensor] : state) {
+    if (!known.contains(name)) {
+      made.unfit.insert(str("'", name, "' is not in the model"));
+    }
+  }
+  return made;
+}
+
+void load_translated(const Subject& subject, const Translated& translated) {
+  const at::NoGradGuard no_grad;
+  TensorMap own = tensors_of(subject);
+  for (std::size_t part = 0; part < translated.parts.size(); ++part) {
+    write_own(
+        subject, own, subject.layout->to_local(static_cast<int>(part), translated.parts[part]));
+  }
+}
+
 void load_optimizer(const Subject& subject, const Checkpoint& from) {
   const at::NoGradGuard no_grad;
   const state::StateLayout& layout = *subject.layout;

@@ -34,6 +34,16 @@ void load_model(const Subject& subject, const Checkpoint& from);
 /// Loads what fits, a distributed module as a whole or not at all, and returns a line for each of
 /// the others. Not collective. Throws: CheckpointError for damaged files.
 std::set<std::string> load_fitting(const Subject& subject, const Checkpoint& from);
+/// What LoadOptions::translate_function has made of all of a checkpoint's values: this rank's of
+/// them, by parts of the layout, and a line for each that does not fit.
+struct Translated {
+  std::vector<TensorMap> parts;
+  std::set<std::string> unfit;
+};
+/// Not collective. Throws: CheckpointError for damaged files, and what the function throws.
+Translated translate(const Subject& subject, const Checkpoint& from, const LoadOptions& options);
+/// Loads what fits, a distributed module as a whole or not at all. Not collective.
+void load_translated(const Subject& subject, const Translated& translated);
 /// Loads the optimizer's state in the same way. Not collective.
 void load_optimizer(const Subject& subject, const Checkpoint& from);
 /// Restores this rank's random state, if the checkpoint was written under the same layout of ranks.

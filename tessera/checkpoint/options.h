@@ -1,8 +1,12 @@
 #pragma once
 
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 namespace tessera {
 
@@ -42,6 +46,12 @@ struct LoadOptions {
   /// has in another shape, stay as they are, and a warning lists them with the names that only the
   /// checkpoint has; it may be another model's. The optimizer's state still has to fit.
   bool strict = true;
+  /// Given the whole state that the checkpoint holds, on the host, returns that of this model: for
+  /// names and shapes of another program's. Every rank then reads all of the parameters and buffers
+  /// and keeps its part; without it none reads more than that. The optimizer's state is not
+  /// translated, so where names change write `optimizer = false`. Alike on all ranks.
+  std::function<std::map<std::string, at::Tensor>(std::map<std::string, at::Tensor> state)>
+      translate_function = {};
 };
 
 struct Loaded {

@@ -190,6 +190,14 @@ std::set<std::string> Checkpoint::names() const {
   return names;
 }
 
+std::map<std::string, at::Tensor> Checkpoint::load_all() const {
+  std::map<std::string, at::Tensor> all;
+  for (const auto& [name, pieces] : tensors_) {
+    all.emplace(name, assemble(pieces, global_shape_of(*pieces.front()), {}));
+  }
+  return all;
+}
+
 std::string Checkpoint::mismatches(const std::vector<Wanted>& wanted, const ReadOptions& options)
     const {
   Listing missing("missing in the checkpoint");

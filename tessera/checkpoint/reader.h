@@ -63,6 +63,9 @@ class Checkpoint {
   /// The parameters and buffers that were saved.
   std::set<std::string> names() const;
 
+  /// Returns all of them, whole, on the CPU. Throws: CheckpointError for damaged files.
+  std::map<std::string, at::Tensor> load_all() const;
+
   /// Returns new tensors on the CPU, in the order of `wanted`.
   /// Throws: CheckpointError that lists together all tensors that are missing, unexpected, or of
   /// another shape or dtype, and says which model was saved.

@@ -132,7 +132,7 @@ void GradientReducer::begin(bool reduce) {
   backward_ = false;
   next_bucket_ = 0;
   completed_ = 0;
-  hook_problem_.reset(); // of a step that did not come to its end
+  problem_.reset(); // of a step that did not come to its end
   find_trainable();
   set_averages_aside();
   for (Parameter& parameter : parameters_) {
@@ -248,7 +248,7 @@ bool GradientReducer::is_free_but_for_its_gradients(const Bucket& bucket) const 
 /// The memory in which a parameter's first gradient of a step is made, so that it need not be
 /// copied there; undefined once its bucket has left.
 at::Tensor GradientReducer::place(int index) {
-  if (!active_ || !learnt_ || !in_bucket(index)) {
+  if (!active_ || !learnt_ || !in_bucket(index) || !options_.views) {
     return {};
   }
   Bucket& bucket = buckets_[bucket_of_[index]];
@@ -281,7 +281,7 @@ void GradientReducer::fill(Bucket& bucket, at::Tensor& flat, bool zeros) {
 /// Starts the average of a bucket's gradients, which `flat` holds; nullptr when it is there. After
 /// an error of the hook the others' collectives find one of the same size where that helps.
 comm::WorkPtr GradientReducer::start_bucket(const Bucket& bucket, const at::Tensor& flat) {
-  if (hook_ == nullptr || hook_problem_) {
+  if (hook_ == nullptr || problem_) {
     return start_average(flat, bucket.owner);
   }
   weigh(flat);
@@ -301,7 +301,7 @@ comm::WorkPtr GradientReducer::start_bucket(const Bucket& bucket, const at::Tens
   try {
     return hook_(given);
   } catch (const std::exception& error) {
-    hook_problem_ =
+    problem_ =
         str("rank ", world_.rank(), ": the hook of register_comm_hook failed: ", error.what());
     return start_sum(flat, bucket.owner);
   }
@@ -327,7 +327,8 @@ void GradientReducer::launch(Bucket& bucket, bool zeros) {
     if (gradient.defined() && !gradient.is_sparse()) {
       parameter.travels = true;
       parameter.mixed = parameter.mixed && !is_all_zero(gradient); // for `finish`: it is gone then
-      gradient = at::Tensor();
+      at::Tensor own = std::exchange(gradient, at::Tensor());
+      parameter.own = options_.views ? at::Tensor() : std::move(own);
     }
   }
   bucket.work = start_bucket(bucket, bucket.flat);
@@ -348,6 +349,21 @@ void GradientReducer::send_late_parts(Bucket& bucket) {
   bucket.late_parts = at::Tensor();
 }
 
+/// The i-th parameter's average: where it lies in the buffer, with no copy back, or in the tensor
+/// that its gradient was before.
+at::Tensor GradientReducer::average_of(const Bucket& bucket, std::size_t i) {
+  const at::Tensor slice = slice_of(bucket, i);
+  if (options_.views) {
+    return slice;
+  }
+  const at::Tensor own = parameters_[bucket.parameters[i]].own;
+  // One of another kind, or of a graph, is not written to.
+  if (!own.defined() || own.dtype() != slice.dtype() || own.requires_grad()) {
+    return slice.clone();
+  }
+  return own.copy_(slice);
+}
+
 /// Gives the parameters whose gradient travelled their parts of the buffer.
 void GradientReducer::hand_back(Bucket& bucket) {
   for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
@@ -355,9 +371,10 @@ void GradientReducer::hand_back(Bucket& bucket) {
     if (is_elsewhere(bucket.owner)) {
       parameter.tensor.mutable_grad() = at::Tensor(); // a late part
     } else if (parameter.travels) {
-      parameter.tensor.mutable_grad() = slice_of(bucket, i); // no copy back
+      parameter.tensor.mutable_grad() = average_of(bucket, i);
       parameter.average = WeakGradient(parameter.tensor.grad().getIntrusivePtr());
     }
+    parameter.own = at::Tensor();
     parameter.travels = false;
     parameter.grown = false; // the bucket held all of the gradient
     parameter.mixed = false;

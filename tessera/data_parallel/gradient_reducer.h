@@ -45,6 +45,12 @@ class GradientReducer : public GradientPart {
     /// Gradients of 16-bit parameters travel and are averaged in f32, and stay so: somebody sees to
     /// it that they are added up in f32 too (F32Gradients).
     bool f32_sums = false;
+    /// Gradients are views of the buckets in which they travel. false: tensors of their own; the
+    /// one that a parameter has when its bucket leaves gets the average.
+    bool views = true;
+    /// A parameter that the backward passes since the last average have not reached on this rank is
+    /// a problem (`take_problem`).
+    bool all_used = false;
   };
 
   /// `parameters`: those of this rank, the same on all ranks of the group;
@@ -73,11 +79,11 @@ class GradientReducer : public GradientPart {
   void set_hook(CommHook hook) {
     hook_ = std::move(hook);
   }
-  /// Returns this rank's first error of the hook since the step began, once: the step went on, but
-  /// averages mean nothing then, also on ranks that do not have these parameters. After `finish`.
-  /// Not collective.
-  std::optional<std::string> take_hook_problem() {
-    return std::exchange(hook_problem_, std::nullopt);
+  /// Returns this rank's first error of the hook since the step began, or what `all_used` has found
+  /// in it, once: the step went on, also on ranks that do not have these parameters. After an error
+  /// of the hook averages mean nothing. After `finish`. Not collective.
+  std::optional<std::string> take_problem() {
+    return std::exchange(problem_, std::nullopt);
   }
 
   /// Starts counting; `reduce` false: gradients of this step only add up.
@@ -96,7 +102,7 @@ class GradientReducer : public GradientPart {
 
   /// Sends what has not left, agrees with the other ranks on who has which
   /// gradient, and makes the averages the parameters' grad: new tensors, which
-  /// lie in the buckets; a handle taken before keeps what it held. Between the
+  /// lie in the buckets, where `views`; a handle taken before keeps what it held. Between the
   /// start of its bucket and the end of the step a parameter has no gradient.
   /// `failure`: this rank's step failed; takes part so that no rank hangs.
   /// Returns whether any rank had a backward in this step.
@@ -142,6 +148,7 @@ class GradientReducer : public GradientPart {
     /// Some rank had a sparse gradient, so it travels outside of the buckets.
     bool by_itself = false;
     bool travels = false; // its gradient left with a bucket in this step
+    at::Tensor own; // the gradient that did, without `views`
     /// Its gradient grew by a part that no bucket took along.
     bool grown = false;
     int owner = -1; // rank that gets the average; -1: all
@@ -185,6 +192,7 @@ class GradientReducer : public GradientPart {
   void find_trainable();
   void make_buckets(const std::vector<int>& order);
   at::Tensor slice_of(const Bucket& bucket, std::size_t i) const;
+  at::Tensor average_of(const Bucket& bucket, std::size_t i);
   bool is_free_but_for_its_gradients(const Bucket& bucket) const;
   at::Tensor place(int index);
   void fill(Bucket& bucket, at::Tensor& flat, bool zeros);
@@ -218,6 +226,7 @@ class GradientReducer : public GradientPart {
   void add_averages_back();
   void free_what_has_arrived();
   std::optional<std::string> refused_addition() const;
+  std::optional<std::string> unused_parameter() const;
   bool shares() const;
 
   struct EndOfStep;
@@ -234,7 +243,7 @@ class GradientReducer : public GradientPart {
   comm::ProcessGroup& control_;
   Options options_;
   CommHook hook_;
-  std::optional<std::string> hook_problem_;
+  std::optional<std::string> problem_; // of this step
   std::vector<Parameter> parameters_;
   std::vector<int> order_; // of completion, as far as it is known
   std::vector<int> bucket_of_; // -1: needs no gradient, or travels by itself

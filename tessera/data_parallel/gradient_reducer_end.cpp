@@ -40,6 +40,7 @@ bool GradientReducer::finish(const std::optional<std::string>& failure) {
   const at::NoGradGuard no_grad;
   // Asked on every rank: another one's backward has this rank's gradients averaged.
   const auto refusal = reduce_ ? refused_addition() : std::nullopt;
+  const auto unused = reduce_ && options_.all_used ? unused_parameter() : std::nullopt;
   EndOfStep end(buckets_.size(), parameters_.size());
   end.failed = failure ? 1 : 0;
   end.backward = backward_ ? 1 : 0;
@@ -63,6 +64,7 @@ bool GradientReducer::finish(const std::optional<std::string>& failure) {
   }
   if (reduce) {
     take_averages(end);
+    problem_ = problem_ ? problem_ : unused;
   }
   add_averages_back();
   if (end.backward != 0) {
@@ -72,6 +74,30 @@ bool GradientReducer::finish(const std::optional<std::string>& failure) {
     }
   }
   return end.backward != 0;
+}
+
+/// What `all_used` finds. A gradient that grew in an earlier pass has been reached by that.
+std::optional<std::string> GradientReducer::unused_parameter() const {
+  std::string first;
+  int others = -1;
+  for (const Parameter& parameter : parameters_) {
+    if (parameter.trainable && parameter.count == 0 && !parameter.grown) {
+      first = others < 0 ? parameter.name : first;
+      ++others;
+    }
+  }
+  if (others < 0) {
+    return std::nullopt;
+  }
+  return str(
+      "rank ",
+      world_.rank(),
+      ": no backward has reached the parameter '",
+      first,
+      "'",
+      others > 0 ? str(" and ", others, " more") : "",
+      ", and ModelOptions::find_unused_parameters is false; leave the option out where a step may "
+      "pass parameters over, or freeze them (requires_grad)");
 }
 
 /// The values mean nothing, but gradients of the step stay defined.

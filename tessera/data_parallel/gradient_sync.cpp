@@ -12,7 +12,10 @@ GradientSync::GradientSync(
     NamedTensors equal,
     NamedTensors scaled,
     const Options& options)
-    : context_(context), world_(context.world), passes_per_step_(options.backward_passes_per_step) {
+    : context_(context),
+      world_(context.world),
+      all_used_(options.reducer.all_used),
+      passes_per_step_(options.backward_passes_per_step) {
   if (options.reducer.f32_sums) {
     std::vector<at::Tensor> all;
     for (const NamedTensors* list : {&equal, &scaled}) {
@@ -50,13 +53,13 @@ void GradientSync::set_hook(const CommHook& hook) {
   for (const auto& reducer : reducers_) {
     reducer->set_hook(hook);
   }
-  has_hook_ = hook != nullptr && has_replicas();
+  has_hook_ = hook != nullptr;
 }
 
-std::optional<std::string> GradientSync::take_hook_problem() {
+std::optional<std::string> GradientSync::take_problem() {
   std::optional<std::string> first;
   for (const auto& reducer : reducers_) {
-    const auto problem = reducer->take_hook_problem();
+    const auto problem = reducer->take_problem();
     first = first ? first : problem;
   }
   return first;

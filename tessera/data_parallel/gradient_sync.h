@@ -47,13 +47,14 @@ class GradientSync {
 
   /// GradientReducer::set_hook.
   void set_hook(const CommHook& hook);
-  /// Returns whether a hook averages anything, on every rank of the world alike. Not collective.
-  bool has_hook() const {
-    return has_hook_;
-  }
-  /// Returns this rank's first error of the hook in the step that `finish` has ended, once. Not
+  /// Returns whether `take_problem` may give something, on every rank of the world alike. Not
   /// collective.
-  std::optional<std::string> take_hook_problem();
+  bool may_have_problem() const {
+    return has_replicas() && (has_hook_ || all_used_);
+  }
+  /// GradientReducer::take_problem, this rank's first, of the step that `finish` has ended. Not
+  /// collective.
+  std::optional<std::string> take_problem();
 
   bool has_replicas() const {
     return !reducers_.empty();
@@ -113,6 +114,7 @@ class GradientSync {
   std::vector<GradientPart*> parts_; // the reducers, and what was added
   std::vector<SettlingGradientPart*> added_;
   bool has_hook_ = false;
+  bool all_used_;
   int passes_per_step_;
   int passes_ = 0; // steps since gradients were last averaged
 };

@@ -259,9 +259,7 @@ void materialize_one(const at::Tensor& tensor, at::Device device) {
   if (!state->bytes.defined()) {
     state->bytes = replay(*state, device);
   }
-  const at::Tensor view = view_storage(state->bytes, Geometry(tensor));
-  tensor.unsafeGetTensorImpl()->shallow_copy_from(view.getIntrusivePtr());
-  tell_accumulator(tensor);
+  give_memory(tensor, view_storage(state->bytes, Geometry(tensor)));
 }
 
 // Restores the state of the device's default generator at the end of a scope.
@@ -309,6 +307,11 @@ bool is_delayed(const at::Tensor& tensor) {
 bool has_delayed(const torch::nn::Module& module) {
   const auto tensors = tensors_of(module);
   return std::any_of(tensors.begin(), tensors.end(), is_delayed);
+}
+
+void give_memory(const at::Tensor& tensor, const at::Tensor& values) {
+  tensor.unsafeGetTensorImpl()->shallow_copy_from(values.getIntrusivePtr());
+  tell_accumulator(tensor);
 }
 
 void materialize(at::TensorList tensors, at::Device device) {

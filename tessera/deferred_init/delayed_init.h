@@ -59,6 +59,10 @@ bool has_delayed(const torch::nn::Module& module);
 /// Throws: ConfigError when a large tensor that a recorded operation reads was changed meanwhile.
 void materialize(at::TensorList tensors, at::Device device = at::kCPU);
 
+/// Gives a parameter or buffer the memory, shape and dtype of `values` in the place of what it had,
+/// if anything. Handles, gradient accumulators and their hooks stay. Not collective.
+void give_memory(const at::Tensor& tensor, const at::Tensor& values);
+
 /// Materializes all parameters and buffers of a module and its children.
 void materialize(torch::nn::Module& module, at::Device device = at::kCPU);
 

@@ -183,6 +183,8 @@ void ModelCore::join_replicas(bool only) {
   options.reducer.overlap = options_.overlapping_allreduce;
   options.reducer.ordered =
       context.config.reproducible && context.config.pipeline_parallel_degree > 1;
+  options.reducer.views = options_.gradient_as_bucket_view;
+  options.reducer.all_used = !options_.find_unused_parameters;
   options.reducer.f32_sums = context.config.fp32_grad_accumulation;
   options.backward_passes_per_step = options_.backward_passes_per_step;
   if (!only) {

@@ -16,6 +16,13 @@ ModelCore::ModelCore(
       root_(std::move(root)),
       name_(options.name.empty() ? nn::type_name(*root_) : options.name),
       options_(std::move(options)) {
+  check_options();
+  convert();
+  replace_modules();
+  prepare_operations();
+}
+
+void ModelCore::check_options() const {
   if (options_.backward_passes_per_step < 1) {
     throw ConfigError(str(
         "backward_passes_per_step is ", options_.backward_passes_per_step, "; write 1 or more"));
@@ -23,9 +30,22 @@ ModelCore::ModelCore(
   if (options_.bucket_cap_mb <= 0) {
     throw ConfigError(str("bucket_cap_mb is ", options_.bucket_cap_mb, "; write more than 0"));
   }
-  convert();
-  replace_modules();
-  prepare_operations();
+  const int shards = context().config.sharded_data_parallel_degree;
+  for (const auto& [name, value] :
+       {std::pair("gradient_as_bucket_view", options_.gradient_as_bucket_view),
+        std::pair("find_unused_parameters", options_.find_unused_parameters)}) {
+    if (!value && shards > 1) {
+      throw ConfigError(
+          str("ModelOptions::",
+              name,
+              " of the model '",
+              name_,
+              "' is false, but with sharded_data_parallel_degree ",
+              shards,
+              " a rank has gradients of its parts alone, which no bucket holds; leave the option "
+              "out"));
+    }
+  }
 }
 
 void ModelCore::prepare_operations() {
@@ -66,6 +86,13 @@ void ModelCore::enter(int number, const std::string& label) {
 }
 
 const plans::Plan& ModelCore::plan() const {
+  if (released_) {
+    throw ConfigError(
+        str("the model '",
+            label_,
+            "' is an ordinary module since its cpu(): take what you need from the module "
+            "(net()), or make a DistributedModel of it anew"));
+  }
   if (!plan_) {
     throw ConfigError(
         str("the model '",

@@ -94,6 +94,18 @@ class ModelCore {
   /// every step; collective over the world.
   void complete_partition();
 
+  /// Whether `release` has run.
+  bool released() const {
+    return released_;
+  }
+  /// Throws: ConfigError before the partition, and for a model with distributed modules that the
+  /// script has built itself: nobody knows what they would be in one process.
+  void check_may_be_released() const;
+  /// Makes the model what the script gave: its own modules, with the values of `state`, which is
+  /// whole, on this rank. It is no model of several ranks any more. After StepEngine has forgotten
+  /// it. Not collective.
+  void release(TensorMap state);
+
   // A step.
   /// Collective over the data-parallel ranks.
   void begin_step(int microbatches);
@@ -200,6 +212,7 @@ class ModelCore {
   }
 
  private:
+  void check_options() const;
   void convert();
   void replace_modules();
   void prepare_operations();
@@ -207,6 +220,7 @@ class ModelCore {
   void take_over_weights();
   void apply_state(const TensorMap& state, bool strict);
   void broadcast_from(const NamedTensors& tensors, int first_dp, int first_rdp) const;
+  void put_originals_back();
   void broadcast_buffers() const;
   void broadcast_from_first(const NamedTensors& tensors) {
     broadcast_from(tensors, 0, 0);
@@ -218,6 +232,7 @@ class ModelCore {
   std::string name_;
   std::string label_;
   int number_ = 0;
+  bool released_ = false;
   ModelOptions options_;
   std::optional<at::ScalarType> converted_to_;
   nn::Replacements replacements_;

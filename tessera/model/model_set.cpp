@@ -95,6 +95,23 @@ void ModelSet::remove(ModelCore& model) {
   }
 }
 
+std::vector<optim::DistributedOptimizer*> ModelSet::optimizers() const {
+  std::vector<optim::DistributedOptimizer*> live;
+  for (const auto& known : optimizers_) {
+    if (const auto place = known.lock()) {
+      live.push_back(*place);
+    }
+  }
+  return live;
+}
+
+void ModelSet::release(ModelCore& model) {
+  std::erase(models_, &model);
+  std::erase_if(directories_, [&](const auto& claim) { return claim.second == &model; });
+  released_.insert(model.number());
+  ++revision_;
+}
+
 void ModelSet::claim_directory(const ModelCore& model, const std::string& directory) {
   const std::string path = (std::filesystem::path(directory) / "").lexically_normal().string();
   const ModelCore* owner = directories_.emplace(path, &model).first->second;

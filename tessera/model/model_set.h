@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,9 @@
 
 #include "tessera/context/context.h"
 
+namespace tessera::optim {
+class DistributedOptimizer;
+}
 namespace tessera::model {
 
 class ModelCore;
@@ -32,6 +36,12 @@ class ModelSet {
   /// tensor that a destroyed one had divided over pipeline ranks.
   void add(ModelCore& model);
   void remove(ModelCore& model);
+  /// The model is an ordinary module from now on (ModelCore::release).
+  void release(ModelCore& model);
+  /// Returns whether the model of this number was released. Not collective.
+  bool was_released(int number) const {
+    return released_.contains(number);
+  }
   /// Tells that a model was partitioned.
   void partitioned() {
     ++revision_;
@@ -48,6 +58,13 @@ class ModelSet {
   std::int64_t revision() const {
     return revision_;
   }
+
+  /// From an optimizer: where it is, as long as it lives.
+  void know(const std::shared_ptr<optim::DistributedOptimizer*>& place) {
+    optimizers_.push_back(place);
+  }
+  /// Returns those that live, in order of construction.
+  std::vector<optim::DistributedOptimizer*> optimizers() const;
 
   /// From an optimizer with fp16: what losses are multiplied by, as long as it lives.
   void use_loss_scale(const std::shared_ptr<const double>& scale) {
@@ -69,10 +86,12 @@ class ModelSet {
   std::vector<ModelCore*> models_;
   std::int64_t revision_ = 0;
   int models_made_ = 0;
+  std::set<int> released_; // numbers of models
   // Tensors of destroyed models, each whole on one pipeline rank and empty on the others.
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> divided_;
   std::map<std::string, const ModelCore*> directories_; // of checkpoints
   std::vector<std::weak_ptr<const double>> loss_scales_;
+  std::vector<std::weak_ptr<optim::DistributedOptimizer*>> optimizers_;
 };
 
 } // namespace tessera::model

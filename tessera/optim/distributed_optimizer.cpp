@@ -56,6 +56,15 @@ DistributedOptimizer::DistributedOptimizer(
     sharing_->join(this->models());
   }
   begin_loss_scaling(loss_scale);
+  models->know(place());
+}
+
+PlaceOfOptimizer::PlaceOfOptimizer()
+    : place_(std::make_shared<DistributedOptimizer*>(static_cast<DistributedOptimizer*>(this))) {}
+
+PlaceOfOptimizer::PlaceOfOptimizer(PlaceOfOptimizer&& other) noexcept
+    : place_(std::move(other.place_)) {
+  *place_ = static_cast<DistributedOptimizer*>(this);
 }
 
 DistributedOptimizer::DistributedOptimizer(DistributedOptimizer&&) noexcept = default;
@@ -108,12 +117,25 @@ ModelCore& DistributedOptimizer::model() const {
   return *list.front();
 }
 
+/// It has let go of what other ranks held, so it would update a part of the module.
+void DistributedOptimizer::check_none_released(const model::ModelSet& all) const {
+  for (const auto& [number, label] : updated_models_) {
+    if (all.was_released(number)) {
+      throw UserError(tessera::str(
+          "the optimizer has updated the model '",
+          label,
+          "', which is an ordinary module since its cpu(); make an optimizer anew"));
+    }
+  }
+}
+
 void DistributedOptimizer::prepare() {
   masters_->follow_parameters();
   const model::ModelSet& all = model_set();
   if (prepared_ == all.revision()) {
     return;
   }
+  check_none_released(all);
   std::set<const void*> elsewhere;
   std::set<const void*> undecided; // of models that are whole everywhere yet
   bool any = false;
@@ -136,6 +158,9 @@ void DistributedOptimizer::prepare() {
   };
   std::erase_if(parameters_, remote);
   models_ = models();
+  for (const ModelCore* model : models_) {
+    updated_models_.emplace(model->number(), model->label());
+  }
   sharing_->join(models_);
   for (auto& group : optimizer_->param_groups()) {
     std::erase_if(group.params(), [&](const at::Tensor& parameter) {

@@ -30,6 +30,22 @@ struct NormOf;
 struct Norms;
 struct OptimizerAccess;
 
+class DistributedOptimizer;
+
+/// Where an optimizer is, also after it was moved.
+class PlaceOfOptimizer {
+ protected:
+  PlaceOfOptimizer();
+  PlaceOfOptimizer(PlaceOfOptimizer&& other) noexcept;
+  ~PlaceOfOptimizer() = default;
+  const std::shared_ptr<DistributedOptimizer*>& place() const {
+    return place_;
+  }
+
+ private:
+  std::shared_ptr<DistributedOptimizer*> place_;
+};
+
 /// Any torch::optim optimizer over parameters of one or several
 /// DistributedModels, or over some of one's. It may be made before the
 /// partition: each rank then keeps only what it owns.
@@ -52,7 +68,7 @@ struct OptimizerAccess;
 /// finite on any rank is left out on all of them (`overflow`).
 /// Threads: step thread only.
 /// Source: the library's documentation, `DistributedOptimizer`.
-class DistributedOptimizer {
+class DistributedOptimizer : private PlaceOfOptimizer {
  public:
   /// `models`: those whose parameters the optimizer may have. `loss_scale`: for
   /// the key fp16. With shard_optimizer_state collective over the world when one of
@@ -158,7 +174,9 @@ class DistributedOptimizer {
  private:
   // OptimizerAccess says what these are for.
   friend struct OptimizerAccess;
+  friend class PlaceOfOptimizer;
   void prepare();
+  void check_none_released(const model::ModelSet& all) const;
   model::ModelCore& model() const;
   at::Tensor own_part(const at::Tensor& parameter) const;
   at::Tensor updated_tensor(const at::Tensor& parameter) const;
@@ -222,6 +240,7 @@ class DistributedOptimizer {
   std::set<const void*> given_set_; // the same, by address
   bool warned_of_parts_ = false;
   double global_grad_norm_ = 0;
+  std::map<int, std::string> updated_models_; // labels of those it was prepared for, by number
   std::int64_t prepared_ = -1; // the revision of the models that `prepare` has seen
 };
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+
 #include "tessera/optim/distributed_optimizer.h"
 
 namespace tessera::optim {
@@ -16,6 +18,11 @@ struct OptimizerAccess {
   /// Throws: ConfigError for none, CheckpointError for several.
   static model::ModelCore& model(const DistributedOptimizer& optimizer) {
     return optimizer.model();
+  }
+  /// Returns whether the optimizer was made with any parameter of the model. Not collective.
+  static bool has_parameters_of(const DistributedOptimizer& optimizer, const model::ModelCore& of) {
+    const auto models = optimizer.models();
+    return std::find(models.begin(), models.end(), &of) != models.end();
   }
   /// Returns what this rank keeps of a parameter, and with it the gradient that it keeps: its part
   /// with sharded data parallelism, else the parameter. Not collective.

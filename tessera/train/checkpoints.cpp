@@ -89,11 +89,15 @@ std::set<std::string> apply(
     ModelCore& model,
     DistributedOptimizer* optimizer,
     const checkpoint::Opened& opened,
-    const LoadOptions& options) {
+    const LoadOptions& options,
+    const std::optional<checkpoint::Translated>& translated) {
   const checkpoint::Checkpoint& from = *opened.from;
   const checkpoint::Subject subject = subject_of(model, optimizer);
   std::set<std::string> passed_over;
-  if (options.strict) {
+  if (translated) {
+    checkpoint::load_translated(subject, *translated);
+    passed_over = translated->unfit;
+  } else if (options.strict) {
     checkpoint::load_model(subject, from);
   } else {
     passed_over = checkpoint::load_fitting(subject, from);
@@ -149,6 +153,38 @@ Saved save_checkpoint(
   return begin_save(model, optimizer, directory, tag, options, Writes::kHere)->finish();
 }
 
+/// What the script's function makes of the checkpoint, if there is one. Before anything is written
+/// all ranks know what fits. Collective over the world. Throws: CheckpointError on every rank.
+std::optional<checkpoint::Translated> translate(
+    const ModelCore& model,
+    DistributedOptimizer* optimizer,
+    const checkpoint::Opened& opened,
+    const LoadOptions& options) {
+  if (!options.translate_function) {
+    return std::nullopt;
+  }
+  const Context& context = model.context();
+  comm::ProcessGroup& world = context.group(Group::kWorld);
+  std::optional<checkpoint::Translated> translated;
+  std::optional<std::string> error;
+  try {
+    translated = checkpoint::translate(subject_of(model, optimizer), *opened.from, options);
+  } catch (...) {
+    error =
+        str("rank ", context.world->rank(), ": ", runtime::message_of(std::current_exception()));
+  }
+  throw_first_problem<CheckpointError>(*context.world, world, error);
+  if (options.strict) {
+    const auto unfit = all_problems(*context.world, world, translated->unfit);
+    if (!unfit.empty()) {
+      throw CheckpointError(listed(
+          str("the checkpoint ", opened.from->path(), " does not fit the model, translated:"),
+          unfit));
+    }
+  }
+  return translated;
+}
+
 /// Loads into a partitioned model. Collective over the world.
 /// Throws: CheckpointError on every rank when one of them cannot load.
 void load_opened(
@@ -159,11 +195,12 @@ void load_opened(
   const Context& context = model.context();
   std::optional<std::string> error;
   std::set<std::string> passed_over;
+  const auto translated = translate(model, optimizer, opened, options);
   if (model.shards() != nullptr) {
     model.shards()->before_writing();
   }
   try {
-    passed_over = apply(model, optimizer, opened, options);
+    passed_over = apply(model, optimizer, opened, options, translated);
   } catch (...) {
     error =
         str("rank ", context.world->rank(), ": ", runtime::message_of(std::current_exception()));

@@ -101,6 +101,24 @@ void StepEngine::remove(ModelCore& model) {
   }
 }
 
+void StepEngine::release(ModelCore& model) {
+  if (in_step_ || tracing_) {
+    throw UserError(
+        str("cpu() of the model '",
+            model.label(),
+            "' was called inside a step function; call it between steps"));
+  }
+  model.check_may_be_released();
+  TensorMap state = model.state_dict(/*only_first=*/false);
+  // Ranks may read parts in place until here.
+  context_.group(Group::kWorld).barrier();
+  if (runner_ != nullptr) {
+    runner_->remove(model);
+  }
+  models_->release(model);
+  model.release(std::move(state));
+}
+
 StepRunner& StepEngine::runner() {
   if (runner_ == nullptr) {
     runner_ = make_runner(context_);
@@ -109,6 +127,16 @@ StepRunner& StepEngine::runner() {
 }
 
 void StepEngine::check_call(const ModelCore& model) {
+  if (model.released()) {
+    if (in_step_ || tracing_) {
+      throw UserError(
+          str("the model '",
+              model.label(),
+              "' was called in a step, but it is an ordinary module since its cpu(): call it "
+              "outside of steps, or make a DistributedModel of it anew"));
+    }
+    return;
+  }
   // One of the tracing pass's runs has no interceptor: it only warms the machine up.
   if (context_.config.pipeline_parallel_degree > 1 && nn::current_interceptor() == nullptr &&
       !tracing_) {
@@ -326,15 +354,15 @@ void StepEngine::agree_on_passes() {
   }
 }
 
-/// The first error of a hook on any rank of the world: the ranks that average together do not know
-/// of those of other parts of the model.
-std::optional<std::string> StepEngine::failed_hook() const {
+/// The first error of a hook, or parameter that was not reached, on any rank of the world: the
+/// ranks that average together do not know of those of other parts of the model.
+std::optional<std::string> StepEngine::problem_of_averages() const {
   bool any = false;
   std::optional<std::string> mine;
   for (const ModelCore* model : models()) {
-    if (model->partitioned() && model->gradients()->has_hook()) {
+    if (model->partitioned() && model->gradients()->may_have_problem()) {
       any = true;
-      const auto problem = model->gradients()->take_hook_problem();
+      const auto problem = model->gradients()->take_problem();
       mine = mine ? mine : problem;
     }
   }
@@ -373,8 +401,8 @@ void StepEngine::finish(const std::optional<std::string>& failure) {
       problem = problem.value_or(error.what());
     }
   }
-  if (const auto hook_problem = failed_hook()) {
-    thrown = thrown.value_or(*hook_problem);
+  if (const auto of_averages = problem_of_averages()) {
+    thrown = thrown.value_or(*of_averages);
   }
   if (!thrown) {
     return;

@@ -51,6 +51,10 @@ class StepEngine : public std::enable_shared_from_this<StepEngine> {
       std::shared_ptr<torch::nn::Module> module,
       ModelOptions options);
 
+  /// Makes the model an ordinary one, whole on every rank, and forgets it. Collective over the
+  /// world. Throws: UserError in a step; as ModelCore::check_may_be_released.
+  void release(ModelCore& model);
+
   /// Before a call of the model. Not collective.
   /// Throws: UserError when the call would leave the step although the model is on several ranks,
   /// or when the model is not partitioned and the tracing pass is over.
@@ -124,7 +128,7 @@ class StepEngine : public std::enable_shared_from_this<StepEngine> {
   /// Throws: UserError for a step with a backward whose batch is not this replica's.
   void check_rows(const StepCall& call) const;
   void agree_on_passes();
-  std::optional<std::string> failed_hook() const;
+  std::optional<std::string> problem_of_averages() const;
   void finish(const std::optional<std::string>& failure);
   void warn_of_idle_offloading();
   /// Collective in the first step that has gradients, with checkpoint_attentions.

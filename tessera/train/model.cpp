@@ -10,6 +10,7 @@
 #include "tessera/nn/module/module.h"
 #include "tessera/nn/module/state_translation.h"
 #include "tessera/nn/parallel/distributed_module.h"
+#include "tessera/optim/optimizer_access.h"
 #include "tessera/tensor/map_tensors.h"
 #include "tessera/train/engine.h"
 #include "tessera/train/forward_only.h"
@@ -258,12 +259,38 @@ void Model::copy_to_module(std::shared_ptr<torch::nn::Module> other, double deca
       [from = core_.get(), to = std::move(other), decay] { model::copy_into(*from, *to, decay); });
 }
 
+void Model::cpu() const {
+  train::engine().release(*core_);
+}
+
 HookHandle Model::register_post_partition_hook(Hook hook) const {
   return HookHandle(core_->on_partition(std::move(hook)));
 }
 
 HookHandle Model::register_post_step_hook(Hook hook) const {
   return HookHandle(core_->on_first_step(std::move(hook)));
+}
+
+// The core keeps the hook, so the hook does not keep the core.
+Model::Hook Model::with_arguments(ModelHook hook) const {
+  return [core = std::weak_ptr(core_), translate = translate_, hook = std::move(hook)] {
+    const Model model(core.lock(), translate);
+    optim::DistributedOptimizer* last = nullptr;
+    for (optim::DistributedOptimizer* optimizer : train::engine().model_set()->optimizers()) {
+      if (optim::OptimizerAccess::has_parameters_of(*optimizer, *model.core_)) {
+        last = optimizer;
+      }
+    }
+    hook(model, last);
+  };
+}
+
+HookHandle Model::register_post_partition_hook(ModelHook hook) const {
+  return register_post_partition_hook(with_arguments(std::move(hook)));
+}
+
+HookHandle Model::register_post_step_hook(ModelHook hook) const {
+  return register_post_step_hook(with_arguments(std::move(hook)));
 }
 
 void Model::register_comm_hook(CommHook hook) const {

@@ -30,6 +30,9 @@ namespace model {
 class ModelCore;
 struct Decision;
 } // namespace model
+namespace optim {
+class DistributedOptimizer;
+}
 namespace train {
 struct ModelAccess;
 }
@@ -124,6 +127,7 @@ class HookHandle {
 class Model {
  public:
   using Hook = std::function<void()>;
+  using ModelHook = std::function<void(const Model& model, optim::DistributedOptimizer* optimizer)>;
 
   /// Throws: ConfigError for bad options, or a module that shares something with another model.
   explicit Model(std::shared_ptr<torch::nn::Module> module, ModelOptions options = {});
@@ -236,11 +240,32 @@ class Model {
     }
   }
 
+  /// Makes the model an ordinary one again: the module that the script gave (`net()`) has all of
+  /// its parameters and buffers, on every rank, on the host, and runs as in a plain script;
+  /// gradients are undefined. What tensor parallelism had replaced is back in its place. From here
+  /// on the model is no part of steps, and an optimizer that has updated it refuses to go on; to
+  /// train further make a DistributedModel of the module and an optimizer anew. Between steps.
+  /// Throws: ConfigError before the partition, and with distributed modules that the script has
+  /// built itself; UserError inside of a step.
+  /// Source: the library's documentation, `cpu`.
+  void cpu() const;
+
   /// Runs after the partition, before the first forward; at once when the model is partitioned
-  /// already. What the documentation's hooks are given, model and optimizer, a lambda captures.
+  /// already. A hook takes no arguments, or this model and the optimizer: the DistributedOptimizer
+  /// that was made last of those that have parameters of the model, nullptr where none was made
+  /// yet.
+  ///
+  ///     model.register_post_partition_hook(
+  ///         [](const tessera::Model& model, tessera::optim::DistributedOptimizer* optimizer) {
+  ///           ...
+  ///         });
+  ///
+  /// Source: the library's documentation, `register_post_partition_hook`.
   HookHandle register_post_partition_hook(Hook hook) const;
-  /// Runs after the first step.
+  HookHandle register_post_partition_hook(ModelHook hook) const;
+  /// Runs after the first step, with the same arguments.
   HookHandle register_post_step_hook(Hook hook) const;
+  HookHandle register_post_step_hook(ModelHook hook) const;
 
   using CommHook =
       std::function<std::shared_ptr<comm::Work>(data_parallel::GradientBucket& bucket)>;
@@ -280,12 +305,16 @@ class Model {
 
  private:
   friend struct train::ModelAccess;
+  using Translate = std::function<TensorMap(const TensorMap& state, bool strict)>;
+  Model(std::shared_ptr<model::ModelCore> core, Translate translate)
+      : translate_(std::move(translate)), core_(std::move(core)) {}
+  Hook with_arguments(ModelHook hook) const;
   void copy_to_model(const Model& other, double decay) const;
   void copy_to_module(std::shared_ptr<torch::nn::Module> other, double decay) const;
 
   /// The translation of states of the model as the script built it; empty where no form is
   /// registered for it.
-  std::function<TensorMap(const TensorMap& state, bool strict)> translate_;
+  Translate translate_;
   std::shared_ptr<model::ModelCore> core_;
 };
 

@@ -60,6 +60,11 @@ class CaseMaker {
     }
     // Parameters of replaced modules have other names.
     made_.course.two_groups = made_.course.two_groups && !made_.has.contains(Feature::kTensor);
+    // A block that is replaced has other parameters, and norms are of these.
+    if (made_.has.contains(Feature::kTensor) && has_blocks() &&
+        made_.has.erase(Feature::kNormwise) > 0) {
+      made_.course.optimizer = OptimizerKind::kAdam;
+    }
     draw_recomputation();
     draw_steps();
     return std::move(made_);
@@ -78,6 +83,15 @@ class CaseMaker {
     }
     return wishes_.allowed.contains(feature) &&
            Random(random_for(feature, part)).chance(share_of(feature));
+  }
+
+  bool has_blocks() const {
+    const auto& modules = made_.tree.modules;
+    return std::any_of(modules.begin(), modules.end(), [](const ModuleProgram& module) {
+      return std::any_of(module.children.begin(), module.children.end(), [](const Child& child) {
+        return child.kind == ChildKind::kBlock;
+      });
+    });
   }
 
   bool has_parameters() const {
@@ -113,6 +127,12 @@ class CaseMaker {
       course.optimizer = static_cast<OptimizerKind>(random.integer(0, 5));
       course.two_groups = random.chance(40);
       made_.has.insert(Feature::kOptimizer);
+    }
+    if (draws(Feature::kNormwise)) {
+      Random random = random_for(Feature::kNormwise, 2);
+      course.optimizer = random.chance(50) ? OptimizerKind::kLamb : OptimizerKind::kNovoGrad;
+      course.most_norm = random.pick<double>({0, 0.05, 1});
+      made_.has.insert(Feature::kNormwise);
     }
     if (draws(Feature::kClip)) {
       Random random = random_for(Feature::kClip, 2);
@@ -208,7 +228,9 @@ class CaseMaker {
       divide(strategy, index);
     }
     if (shards > 1) {
-      shard_parameters(config, shards, index);
+      Random random = random_for(Feature::kShardParameters, 4 + index);
+      shard_parameters(random, shards, config);
+      config.sdp_gradient_clipping = made_.course.clip.value_or(kNoClipping);
     }
     if (shards == 1 && config.ddp && draws(Feature::kShardState, index)) {
       config.shard_optimizer_state = true;
@@ -250,7 +272,32 @@ class CaseMaker {
       config.trace_memory_usage = !config.skip_tracing && !degrees.operations && random.chance(10);
       strategy.steps += config.static_mode ? 0 : random.integer(0, 2);
     }
+    draw_ways(strategy, index);
     return strategy;
+  }
+
+  void draw_ways(Strategy& strategy, int index) {
+    const config::Config& config = strategy.config;
+    const bool divided = config.tensor_parallel_degree > 1;
+    // Where averages go to one rank, no hook makes them.
+    if (config.ddp && !config.shard_optimizer_state && config.sharded_data_parallel_degree == 1 &&
+        draws(Feature::kHook, index)) {
+      Random random = random_for(Feature::kHook, 2 + index);
+      // One that waits hangs where a replica's flow leaves a bucket to the end of the step.
+      strategy.ways.hook = random_hook(
+          random, !divided && made_.course.type == at::kFloat && !made_.tree.depends_on_data);
+      strategy.overlap = true;
+      made_.has.insert(Feature::kHook);
+    }
+    // Ranks of a TP_GROUP are out of data together.
+    const bool on_mesh = config.tensor_parallel_kind == config::TensorParallelKind::k2d;
+    const int replicas = replicas_of(config, world_);
+    if (replicas > 1 && (!divided || (config.prescaled_batch && !on_mesh)) &&
+        draws(Feature::kJoin, index)) {
+      Random random = random_for(Feature::kJoin, 2 + index);
+      draw_join(random, replicas, strategy.steps, strategy.ways);
+      made_.has.insert(Feature::kJoin);
+    }
   }
 
   void divide(Strategy& strategy, int index) {
@@ -261,17 +308,6 @@ class CaseMaker {
     config.optimize = random.pick<std::string>({"memory", "speed"});
     // Memory of a mesh that is managed is for one call of each layer.
     config.mesh_memory = "autograd";
-  }
-
-  void shard_parameters(config::Config& config, int shards, int index) {
-    Random random = random_for(Feature::kShardParameters, 4 + index);
-    config.sharded_data_parallel_degree = shards;
-    config.same_node_backend = random.pick<std::string>({"auto", "shm"}); // parts are read in place
-    config.sdp_gradient_clipping = made_.course.clip.value_or(kNoClipping);
-    config.sdp_param_persistence_threshold = random.pick<std::int64_t>({0, 0, 65, 1'000'000});
-    config.sdp_reduce_bucket_size = random.pick<std::int64_t>({1, 100, 500'000'000});
-    config.sdp_max_live_parameters = random.pick<std::int64_t>({1, 100, 1'000'000'000});
-    config.sdp_hierarchical_allgather = random.chance(50);
   }
 
   // Whether all that a call of the place runs is on its pipeline rank.

@@ -4,6 +4,8 @@
 
 #include "tessera/tensor/dtype.h"
 
+#include "tests/equivalence/norm_optimizers.h"
+
 namespace tessera::equivalence {
 
 namespace {
@@ -16,7 +18,8 @@ constexpr double kDecay = 0.01;
 
 bool adapts(OptimizerKind kind) {
   return kind == OptimizerKind::kAdam || kind == OptimizerKind::kAmsgrad ||
-         kind == OptimizerKind::kAdamW;
+         kind == OptimizerKind::kAdamW || kind == OptimizerKind::kLamb ||
+         kind == OptimizerKind::kNovoGrad;
 }
 
 double first_rate(const Course& course, std::size_t group) {
@@ -40,7 +43,8 @@ int kind_of(const std::string& parameter) {
   return sum % 3;
 }
 
-std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Course& course, const Named& named) {
+std::unique_ptr<torch::optim::Optimizer>
+make_optimizer(const Course& course, const Named& named, bool plain) {
   using namespace torch::optim;
   std::vector<std::vector<at::Tensor>> lists(1);
   for (const auto& [name, tensor] : named) {
@@ -88,6 +92,17 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Course& course, co
       const auto options = options_of(AdamWOptions().eps(kEpsilon), 10 * kDecay);
       return std::make_unique<AdamW>(groups, options);
     }
+    case OptimizerKind::kLamb: {
+      const auto options = options_of(
+          tessera::optim::LambOptions().eps(kEpsilon).max_grad_norm(course.most_norm), kDecay);
+      return plain ? plain_lamb(groups, options)
+                   : std::make_unique<tessera::optim::Lamb>(groups, options);
+    }
+    case OptimizerKind::kNovoGrad: {
+      const auto options = options_of(tessera::optim::NovoGradOptions().eps(kEpsilon), kDecay);
+      return plain ? plain_novograd(groups, options)
+                   : std::make_unique<tessera::optim::NovoGrad>(groups, options);
+    }
   }
   return nullptr;
 }
@@ -101,11 +116,21 @@ void set_rate(torch::optim::Optimizer& optimizer, const Course& course, double f
 
 std::string to_text(const Course& course) {
   static constexpr const char* kOptimizers[] = {
-      "SGD with momentum", "SGD", "SGD with Nesterov's momentum", "Adam", "AMSGrad", "AdamW"};
+      "SGD with momentum",
+      "SGD",
+      "SGD with Nesterov's momentum",
+      "Adam",
+      "AMSGrad",
+      "AdamW",
+      "LAMB",
+      "NovoGrad"};
   static constexpr const char* kZeroings[] = {"undefined", "zeros", "zeros by the model", "kept"};
   std::ostringstream out;
   out << kOptimizers[static_cast<int>(course.optimizer)]
       << (course.two_groups ? " in two groups" : "") << ", " << course.type;
+  if (course.optimizer == OptimizerKind::kLamb) {
+    out << ", max_grad_norm " << course.most_norm;
+  }
   if (course.clip) {
     out << ", clipped to " << *course.clip;
   }

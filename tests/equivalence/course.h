@@ -13,7 +13,16 @@
 
 namespace tessera::equivalence {
 
-enum class OptimizerKind { kMomentum, kPlain, kNesterov, kAdam, kAmsgrad, kAdamW };
+enum class OptimizerKind {
+  kMomentum,
+  kPlain,
+  kNesterov,
+  kAdam,
+  kAmsgrad,
+  kAdamW,
+  kLamb,
+  kNovoGrad
+};
 
 enum class Zeroing {
   kNone, // gradients become undefined
@@ -34,6 +43,7 @@ struct Around {
 /// What a script does, whatever the layout.
 struct Course {
   OptimizerKind optimizer = OptimizerKind::kMomentum;
+  double most_norm = 1; // LAMB's max_grad_norm
   bool two_groups = false; // of parameters, by `kind_of`
   std::optional<double> clip; // L2 norm
   bool asks_norm = false; // without clipping
@@ -48,7 +58,9 @@ int kind_of(const std::string& parameter);
 
 /// Names and tensors -> groups of the optimizer.
 using Named = std::vector<std::pair<std::string, at::Tensor>>;
-std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Course& course, const Named& named);
+/// `plain`: one process's own, where the library has the optimizer that it is to be.
+std::unique_ptr<torch::optim::Optimizer>
+make_optimizer(const Course& course, const Named& named, bool plain);
 
 /// Sets the rate of every group to `factor` times what it was made with.
 void set_rate(torch::optim::Optimizer& optimizer, const Course& course, double factor);

@@ -23,7 +23,10 @@ const std::map<Feature, const char*>& words() {
       {Feature::kResume, "resume"},
       {Feature::kDropout, "dropout"},
       {Feature::kOperations, "operations"},
-      {Feature::kShares, "shares"}};
+      {Feature::kShares, "shares"},
+      {Feature::kNormwise, "normwise"},
+      {Feature::kHook, "hook"},
+      {Feature::kJoin, "join"}};
   return kWordsOf;
 }
 

@@ -23,6 +23,9 @@ enum class Feature {
   kDropout, // random: layout_independent
   kOperations, // partition_mode: operations
   kShares, // replica_samples
+  kNormwise, // LAMB or NovoGrad
+  kHook, // register_comm_hook
+  kJoin, // replicas that are out of data before others
 };
 
 using Features = std::set<Feature>;

@@ -87,7 +87,7 @@ class PlainTraining {
     for (auto& [name, tensor] : parameters_) {
       list.emplace_back(name, type_ == at::kFloat ? tensor : masters_.at(name));
     }
-    optimizer_ = make_optimizer(case_.course, list);
+    optimizer_ = make_optimizer(case_.course, list, /*plain=*/true);
   }
 
   Trained train() {
@@ -95,6 +95,7 @@ class PlainTraining {
     for (const Strategy& strategy : case_.parts) {
       zero(/*set_to_none=*/true); // a checkpoint holds no gradients
       for (int i = 0; i < strategy.steps; ++i, ++step) {
+        step_of_part_ = i;
         optimizer_step(strategy, step);
       }
     }
@@ -134,8 +135,9 @@ class PlainTraining {
     }
   }
 
-  /// Runs a step of every replica; all begin with the buffers of the first one, whose buffers are
-  /// those of all after it. `replica_done` is called after the last microbatch of each.
+  /// Runs a step of every replica; all begin with the same buffers, and those of the first one that
+  /// has data are those of all after it. `replica_done` is called after the last microbatch of
+  /// each.
   template <typename Run, typename Done>
   void on_replicas(
       const Strategy& strategy,
@@ -164,7 +166,7 @@ class PlainTraining {
         run(replica, mine.rows(i * rows, rows));
       }
       replica_done();
-      if (replica == 0) {
+      if (replica == strategy.ways.first(step_of_part_)) {
         for (const auto& [name, tensor] : buffers_) {
           after[name] = tensor.clone();
         }
@@ -223,7 +225,9 @@ class PlainTraining {
       const auto loss = parts[0] + parts[1];
       const double weight = weight_of(strategy, replica);
       const double share = divides_after ? 1 : weight / divided_before;
-      (loss * (factor * scale() * share)).backward();
+      const double part =
+          strategy.ways.weight(step_of_part_, replica, strategy.rows_of_replica); // 0: joined
+      (loss * (factor * scale() * share * part)).backward();
       losses[replica].push_back(loss.detach());
       gradients[replica].push_back(gradient_or_zeros(x) / share);
       if (divides_each) {
@@ -254,6 +258,13 @@ class PlainTraining {
     }
     for (const auto& [name, sum] : sums) {
       parameters_.at(name).mutable_grad() = sum;
+    }
+    if (last_pass && strategy.ways.hook == HookKind::kEverySecond && replicas > 1) {
+      for (auto& [name, tensor] : parameters_) {
+        if (tensor.grad().defined()) {
+          tensor.mutable_grad() = every_second(tensor.grad());
+        }
+      }
     }
   }
 
@@ -357,6 +368,7 @@ class PlainTraining {
   std::map<std::string, bool> trainable_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   Trained result_;
+  int step_of_part_ = 0;
   int trained_ = 0;
   int evaluations_ = 0;
   std::vector<State> undivided_; // by replica, sums of f16 gradients since the last update

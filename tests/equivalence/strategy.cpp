@@ -150,6 +150,15 @@ Strategy random_strategy(
   return made;
 }
 
+void shard_parameters(Random& random, int shards, config::Config& config) {
+  config.sharded_data_parallel_degree = shards;
+  config.same_node_backend = random.pick<std::string>({"auto", "shm"}); // parts are read in place
+  config.sdp_param_persistence_threshold = random.pick<std::int64_t>({0, 0, 65, 1'000'000});
+  config.sdp_reduce_bucket_size = random.pick<std::int64_t>({1, 100, 500'000'000});
+  config.sdp_max_live_parameters = random.pick<std::int64_t>({1, 100, 1'000'000'000});
+  config.sdp_hierarchical_allgather = random.chance(50);
+}
+
 int replicas_of(const config::Config& config, int world) {
   const int replicas = world / config.pipeline_parallel_degree;
   return config.prescaled_batch ? replicas / config.tensor_parallel_degree : replicas;
@@ -182,6 +191,7 @@ std::string to_text(const Strategy& strategy) {
     out << "one row more " << (strategy.more_rows_of_odd_replicas ? "for odd replicas " : "")
         << (strategy.more_rows_in_odd_steps ? "in odd steps" : "") << '\n';
   }
+  out << to_text(strategy.ways);
   for (const auto& [place, rank] : strategy.build.scopes) {
     out << "scope of " << to_text(place) << ": " << rank << '\n';
   }

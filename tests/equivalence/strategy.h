@@ -8,6 +8,7 @@
 #include "tessera/config/config.h"
 
 #include "tests/equivalence/program.h"
+#include "tests/equivalence/replica_ways.h"
 
 namespace tessera::equivalence {
 
@@ -29,6 +30,7 @@ struct Strategy {
   bool average = true; // gradients over microbatches
   double bucket_mb = 25;
   bool two_losses = false; // in one call of backward
+  ReplicaWays ways;
 };
 
 /// Degrees that are decided before the rest is drawn.
@@ -46,6 +48,9 @@ Strategy random_strategy(
     std::uint64_t seed,
     std::uint64_t number,
     const Degrees& degrees = {});
+
+/// Draws the keys of sharded data parallelism, but for the clipping.
+void shard_parameters(Random& random, int shards, config::Config& config);
 
 /// Parts that the batch of the world has: ranks that are fed samples of their own.
 int replicas_of(const config::Config& config, int world);

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <set>
 
 #include <mpi.h>
@@ -138,10 +139,13 @@ class PartTraining {
             }(),
             options_of(strategy)),
         optimizer_(
-            make_optimizer(one.course, parameters_of(model_)),
+            make_optimizer(one.course, parameters_of(model_), /*plain=*/false),
             one.course.type == at::kHalf ? one.course.loss_scale : LossScaleOptions{}) {
     for (const auto& [name, tensor] : named(model_.named_parameters())) {
       trainable_[name] = tensor.requires_grad();
+    }
+    if (strategy_.ways.hook != HookKind::kLibrary) {
+      model_.register_comm_hook(hook_of(strategy_.ways.hook));
     }
   }
 
@@ -167,7 +171,17 @@ class PartTraining {
       const auto parts = losses_of(model_, signature_, in, {in, y, ids}, at::kFloat);
       return parts[0] + parts[1];
     });
+    std::optional<Join> join;
+    if (strategy_.ways.uses_join()) {
+      join.emplace(
+          model_, JoinOptions{.divide_by_initial_world_size = strategy_.ways.divides_by_all});
+    }
     for (int i = 0; i < strategy_.steps; ++i, ++progress.optimizer_step) {
+      joined_ = strategy_.ways.is_joined(i, data_rank());
+      first_ = strategy_.ways.first(i);
+      if (join && (!join->next(!joined_) || join->joined() != joined_)) {
+        compare_.add(tessera::str("Join differs at step ", i));
+      }
       const Around& around = case_.course.steps.at(progress.optimizer_step);
       begin(around);
       if (around.evaluates) {
@@ -181,6 +195,9 @@ class PartTraining {
         compare_step(loss, gradient, progress.trained);
       }
       update(around, progress.optimizer_step);
+    }
+    if (join && join->next(false)) {
+      compare_.add("Join goes on behind the last step");
     }
   }
 
@@ -275,6 +292,9 @@ class PartTraining {
 
   template <typename Losses, typename Gradients>
   void compare_step(const Losses& loss, const Gradients& gradient, int number) {
+    if (joined_) {
+      return; // what it computes means nothing
+    }
     for (int i = 0; i < config_.microbatches; ++i) {
       const std::string where = tessera::str(", step ", number, ", microbatch ", i);
       compare_.same(
@@ -381,7 +401,7 @@ class PartTraining {
         values[name] = tensor;
       }
       keep_buffers_of_first(values, rdp_rank());
-      compare_values(values, step, when, "value", rdp_rank() == 0);
+      compare_values(values, step, when, "value", rdp_rank() == first_);
     } else {
       for (const auto& held : {model_.local_parameters(), model_.local_buffers()}) {
         for (const auto& [name, tensor] : held) {
@@ -390,16 +410,16 @@ class PartTraining {
       }
       values = gathered(values, Group::kPP);
       keep_buffers_of_first(values, dp_rank());
-      compare_values(values, step, when, "value", dp_rank() == 0);
+      compare_values(values, step, when, "value", dp_rank() == first_);
     }
     if (around.zeroes_after) {
       optimizer_.zero_grad();
     }
   }
 
-  /// Buffers are those of the first replica.
+  /// Buffers are those of the first replica with data.
   void keep_buffers_of_first(State& values, int replica) {
-    if (replica != 0) {
+    if (replica != first_) {
       for (const auto& item : model_.net()->named_buffers()) {
         values.erase(item.key());
       }
@@ -445,6 +465,8 @@ class PartTraining {
   DistributedModel<Program> model_;
   DistributedOptimizer optimizer_;
   std::map<std::string, bool> trainable_;
+  bool joined_ = false; // this replica, in this step
+  int first_ = 0; // replica with data
 };
 
 bool diverges(const Trained& trained) {

@@ -147,6 +147,15 @@ void set_replacement(
   ++g_replacements;
 }
 
+void end_replacement(const torch::nn::Module& original) {
+  with_mark(original, [](Mark* mark) {
+    if (mark != nullptr) {
+      mark->replaced = false;
+      mark->replacement.reset();
+    }
+  });
+}
+
 torch::nn::Module& replacement_of(torch::nn::Module& module) {
   if (g_replacements == 0) {
     return module;

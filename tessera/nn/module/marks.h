@@ -41,6 +41,9 @@ void set_replacement(
     const std::shared_ptr<torch::nn::Module>& replacement,
     CallAdapter adapter);
 
+/// Makes later calls of `original` run itself again.
+void end_replacement(const torch::nn::Module& original);
+
 /// Returns what runs when `module` is called: its replacement, or the module itself.
 /// Throws: UserError when the replacement is gone.
 torch::nn::Module& replacement_of(torch::nn::Module& module);

@@ -30,6 +30,12 @@ bool ReplayedTurns::can_begin(const PlannedTurn& turn) const {
   });
 }
 
+/// pp rank 0 ends the step when it has seen that the ranks are done; an interrupted task that had
+/// not ended by then would be cancelled, and gradients that it had still to add be lost.
+bool ReplayedTurns::shows_the_end(const PlannedTurn& turn) const {
+  return &turn == &program_.plan.turns.back() && !program_.plan.reports;
+}
+
 std::optional<Choice> ReplayedTurns::next() {
   if (control_.aborted()) {
     return std::nullopt;
@@ -53,7 +59,7 @@ std::optional<Choice> ReplayedTurns::next() {
 
 std::optional<Choice> ReplayedTurns::awaited() {
   const PlannedTurn* turn = planned();
-  if (control_.aborted() || context_.order != nullptr || turn == nullptr ||
+  if (control_.aborted() || context_.order != nullptr || turn == nullptr || shows_the_end(*turn) ||
       !is_awaited(turn->turn) || !can_begin(*turn)) {
     return std::nullopt;
   }

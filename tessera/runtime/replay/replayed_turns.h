@@ -22,7 +22,8 @@ class ReplayedTurns : public TurnSource {
 
   std::optional<Choice> next() override;
   /// The planned turn, where it can begin and does not wait for the end of one before it, so turns
-  /// begin in the recorded order all the same.
+  /// begin in the recorded order all the same. Never the last one of a rank that does not report:
+  /// what that turn sends tells other ranks that this one has done all of its turns.
   std::optional<Choice> awaited() override;
   bool done() const override;
   void take(const Fields& fields) override;
@@ -33,6 +34,7 @@ class ReplayedTurns : public TurnSource {
   const PlannedTurn* planned() const;
   bool is_awaited(const Turn& turn) const;
   bool can_begin(const PlannedTurn& turn) const;
+  bool shows_the_end(const PlannedTurn& turn) const;
   void report_done();
   Choice choice_of(const PlannedTurn& turn) const;
   static Choice choice_of(const SuspendedTask& held);

@@ -235,6 +235,93 @@ TEST(CheckpointThatHalfFits, IsLoadedAsFarAsItDoes) {
   }
 }
 
+/// The same layers by other names; the first one's weight is transposed in the checkpoint.
+struct RenamedImpl : torch::nn::Module {
+  RenamedImpl() {
+    first = register_module("first", nn::Linear(kWidth, kWidth));
+    b = register_module("b", nn::Linear(kWidth, kWidth));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    return b(first(x));
+  }
+  nn::Linear first{nullptr}, b{nullptr};
+};
+TESSERA_MODULE(Renamed);
+
+TensorMap renamed(TensorMap state) {
+  state["first.weight"] = state.at("a.weight").t();
+  state["first.bias"] = state.at("a.bias");
+  std::erase_if(state, [](const auto& item) {
+    return item.first.starts_with("a.") || item.first.starts_with("norm.");
+  });
+  return state;
+}
+
+TEST(TranslatedCheckpoint, IsThatOfTheModelThatReadsIt) {
+  const SharedFolder folder;
+  TensorMap saved;
+  {
+    init(kept_config(2));
+    const Ended ended;
+    torch::manual_seed(3);
+    KeptRun run;
+    run.step(0);
+    save(run.model, run.optimizer, folder.path(), "one");
+    saved = renamed(run.model.state_dict());
+  }
+  for (const int pp : {1, 2}) {
+    for (const bool sharded : {false, true}) {
+      if (pp == 2 && world_size() == 2 && sharded) {
+        continue;
+      }
+      Config config = placed(pp, 2, {{"b", pp - 1}});
+      if (sharded) {
+        config.sharded_data_parallel_degree = 2;
+        config.sdp_param_persistence_threshold = 0;
+      }
+      init(config);
+      const Ended ended;
+      torch::manual_seed(4 + rank());
+      DistributedModel model{Renamed()};
+      DistributedOptimizer optimizer = sgd(model.parameters());
+      LoadOptions options;
+      options.optimizer = false;
+      options.translate_function = renamed;
+      ASSERT_TRUE(load(model, optimizer, folder.path(), options).has_value());
+      auto forward = tessera::step([&](torch::Tensor x) { return model(x); });
+      {
+        const torch::NoGradGuard no_grad;
+        forward(torch::ones({4, kWidth}));
+      }
+      const TensorMap got = model.state_dict();
+      ASSERT_EQ(got.size(), saved.size());
+      for (const auto& [name, tensor] : saved) {
+        EXPECT_TRUE(got.at(name).equal(tensor)) << name << ", pp " << pp;
+      }
+      // What does not fit is an error on every rank, or passed over.
+      options.translate_function = [](TensorMap state) {
+        state = renamed(std::move(state));
+        state.erase("b.bias");
+        state["b.weight"] = torch::zeros({1});
+        state["first.bias"] = torch::full({kWidth}, 0.5);
+        state["other"] = torch::zeros({1});
+        return state;
+      };
+      EXPECT_THAT(
+          error_of<CheckpointError>([&] { load(model, folder.path(), options); }),
+          ::testing::AllOf(
+              HasSubstr("'b.bias' is missing"),
+              HasSubstr("'b.weight' has another shape"),
+              HasSubstr("'other' is not in the model")));
+      EXPECT_TRUE(model.state_dict().at("first.bias").equal(saved.at("first.bias")));
+      options.strict = false;
+      load(model, folder.path(), options);
+      EXPECT_TRUE(model.state_dict().at("first.bias").equal(torch::full({kWidth}, 0.5)));
+      EXPECT_TRUE(model.state_dict().at("b.weight").equal(saved.at("b.weight")));
+    }
+  }
+}
+
 std::string load_error(const std::string& folder, int width, std::string tag) {
   init(kept_config(2));
   const Ended ended;

@@ -119,6 +119,46 @@ TEST(Surface, HooksThatAreTakenAwayDoNotRun) {
   EXPECT_THAT(ran, ElementsAre("partition", "step", "at once"));
 }
 
+// As the documentation's hooks: the optimizer is that of the model, wherever it has moved.
+TEST(Surface, HooksAreGivenModelAndOptimizer) {
+  using Optimizer = optim::DistributedOptimizer;
+  init(placed(2, 2, {{"second", 1}}));
+  const Ended ended;
+  DistributedModel model{House()};
+  DistributedModel other{House()};
+  std::vector<std::string> ran;
+  std::optional<DistributedOptimizer> optimizer;
+  const auto note = [&](const std::string& name) {
+    return [&, name](const Model& given, Optimizer* of) {
+      const bool same = given.get_module() == model.net().ptr() && given.partitioned();
+      ran.push_back(
+          name + (same ? "" : ", another model") +
+          (of == nullptr       ? ", none"
+           : of == &*optimizer ? ", optimizer"
+                               : ", another optimizer"));
+    };
+  };
+  model.register_post_partition_hook(note("partition"));
+  model.register_post_partition_hook(note("not this")).remove();
+  model.register_post_step_hook(note("step"));
+  DistributedOptimizer made = sgd(model.parameters());
+  optimizer.emplace(std::move(made));
+  DistributedOptimizer of_other = sgd(other.parameters());
+  // What a hook is for: state of the optimizer that goes by the partition.
+  std::size_t names = 0;
+  model.register_post_step_hook([&](const Model& given, Optimizer* of) {
+    names = of->local_state_dict().groups.at(0).parameters.size();
+    EXPECT_EQ(names, given.local_parameters().size());
+  });
+  auto train_step =
+      tessera::step([&](torch::Tensor x) { model.backward((model(x) + other(x)).pow(2).mean()); });
+  train_step(torch::ones({4, kWidth}));
+  optimizer.reset();
+  model.register_post_partition_hook(note("at once"));
+  EXPECT_GT(names, 0U);
+  EXPECT_THAT(ran, ElementsAre("partition, optimizer", "step, optimizer", "at once, none"));
+}
+
 TEST(Surface, SetPartitionIsTheLastWord) {
   Config config = config_of(2, 2);
   config.auto_partition = false;

@@ -282,7 +282,7 @@ std::vector<at::Tensor> one_tensor() {
 }
 
 /// Of rank 1: the call 10, then the call 20, each with a tensor of rank 0.
-StaticProgram program_of_two_calls(const Board& board) {
+StaticProgram program_of_two_calls(const Board& board, bool reports = true) {
   Recording recording;
   RankPlan plan;
   std::vector<Turn> order;
@@ -298,7 +298,7 @@ StaticProgram program_of_two_calls(const Board& board) {
     order.push_back({mix(id.call, 1), 0, Cause::kStart, id});
     plan.turns.push_back({order.back(), {id}});
   }
-  plan.reports = true;
+  plan.reports = reports;
   return StaticProgram(3, std::move(plan), std::move(recording), order, board.modules);
 }
 
@@ -346,6 +346,22 @@ TEST(ReplayedTurns, ABackwardGivesWayToThePlannedTurn) {
   EXPECT_EQ(last->task->id, 7U);
   EXPECT_EQ(last->phase, Phase::kBackward);
   EXPECT_TRUE(board.transport.sent.empty()); // it is not done
+}
+
+// Where the last turn is what shows that the rank is done, what was interrupted ends before it.
+TEST(ReplayedTurns, NothingGivesWayToTheTurnThatShowsTheEnd) {
+  Board board(1, 2);
+  const StaticProgram program = program_of_two_calls(board, /*reports=*/false);
+  const auto packets = std::make_shared<PacketStore>(program);
+  ReplayedTurns turns(board.resources(), program, packets);
+  board.interrupted(7, 0);
+  packets->put(kFirst, one_tensor());
+  packets->put(kSecond, one_tensor());
+  EXPECT_EQ(turns.awaited()->request->call, kFirst.call);
+  EXPECT_FALSE(turns.awaited());
+  const auto interrupted = turns.next();
+  ASSERT_TRUE(interrupted && interrupted->task);
+  EXPECT_EQ(interrupted->task->id, 7U);
 }
 
 TEST(ReplayedTurns, ATaskThatWaitsMoreOftenThanRecordedIsAnError) {
