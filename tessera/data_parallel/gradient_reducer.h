@@ -230,7 +230,8 @@ class GradientReducer : public GradientPart {
   bool shares() const;
 
   struct EndOfStep;
-  void send_rest(bool reduce, bool zeros);
+  void launch_rest(bool zeros);
+  void end_averages();
   void give_up();
   void take_averages(const EndOfStep& end);
   void add_sparse_average(Parameter& parameter, const at::Tensor& own);

@@ -55,9 +55,16 @@ bool GradientReducer::finish(const std::optional<std::string>& failure) {
     end.has_dense[i] = parameter.travels || (gradient.defined() && !sparse) ? 1 : 0;
     end.has_sparse[i] = sparse ? 1 : 0;
   }
+  const bool zeros = failure || refusal;
+  if (hook_ != nullptr && reduce_ && backward_) {
+    launch_rest(zeros); // another rank's hook may wait for them in its backward
+  }
   control_.all_reduce(end.flags, comm::ReduceOp::kMax);
   const bool reduce = reduce_ && end.backward != 0;
-  send_rest(reduce, failure || refusal);
+  if (reduce) {
+    launch_rest(zeros);
+  }
+  end_averages();
   if (end.failed != 0 || (reduce && end.refused != 0)) {
     give_up();
     throw_first_problem<UserError>(world_, control_, failure || !reduce ? failure : refusal);
@@ -110,13 +117,14 @@ void GradientReducer::give_up() {
   add_averages_back();
 }
 
-/// Launches the buckets that have not left, and waits for all.
-void GradientReducer::send_rest(bool reduce, bool zeros) {
-  if (reduce) {
-    for (; next_bucket_ < buckets_.size(); ++next_bucket_) {
-      launch(buckets_[next_bucket_], zeros);
-    }
+/// Launches the buckets that have not left.
+void GradientReducer::launch_rest(bool zeros) {
+  for (; next_bucket_ < buckets_.size(); ++next_bucket_) {
+    launch(buckets_[next_bucket_], zeros);
   }
+}
+
+void GradientReducer::end_averages() {
   for (Bucket& bucket : buckets_) {
     if (bucket.work != nullptr) {
       end_average(*bucket.work, bucket.flat, bucket.owner);

@@ -80,6 +80,48 @@ TEST(CommHook, OfAnAverageTrainsTheSame) {
   }
 }
 
+/// Takes one of two layers, as an integer in the batch says.
+struct TwoWaysImpl : torch::nn::Module {
+  TwoWaysImpl() {
+    torch::manual_seed(7);
+    first = register_module("first", nn::Linear(kWidth, kWidth));
+    left = register_module("left", nn::Linear(kWidth, kWidth));
+    right = register_module("right", nn::Linear(kWidth, kWidth));
+  }
+  torch::Tensor forward(torch::Tensor x, std::int64_t way) {
+    return way == 0 ? left(first(x)) : right(first(x));
+  }
+  nn::Linear first{nullptr}, left{nullptr}, right{nullptr};
+};
+TESSERA_MODULE(TwoWays);
+
+TensorMap trained_in_two_ways(const Model::CommHook& hook) {
+  Config config = config_of(Layout{1, 1});
+  config.ddp = true;
+  init(config);
+  const Ended ended;
+  DistributedModel<TwoWays> model(TwoWays(), small_buckets());
+  auto optimizer = sgd(model.parameters());
+  model.register_comm_hook(hook);
+  const torch::Tensor x = torch::ones({4, kWidth});
+  for (int at = 0; at < kSteps; ++at) {
+    const std::int64_t way = (data_rank() + at) % 2;
+    auto train_step = tessera::step(
+        [&](const torch::Tensor& mine) { model.backward(model(mine, way).pow(2).mean()); });
+    optimizer.zero_grad();
+    train_step(x);
+    optimizer.step();
+  }
+  return model.state_dict();
+}
+
+// A bucket of the layer that a replica leaves out comes at the end of its step, while the other
+// replica's hook waits for it in its backward.
+TEST(CommHook, MayWaitWhereReplicasTakeOtherBranches) {
+  const TensorMap wanted = trained_in_two_ways(nullptr);
+  expect_state(trained_in_two_ways(average_now), wanted, "waiting", 1e-6);
+}
+
 // What it leaves is what the optimizer gets.
 TEST(CommHook, DecidesWhatGradientsAre) {
   for (const HookCase& entry : hook_cases()) {
