@@ -32,10 +32,10 @@ struct GradientBucket {
 
 /// What a script does in the place of the all-reduce of a bucket. Returns a collective to wait for
 /// at the end of the step, or nullptr when the averages are there. It runs during the backward, on
-/// every rank of the group for the same buckets in one order. With a pipeline or tensor parallelism a
-/// hook that waits for other ranks itself needs replicas that take the same branches: a bucket of a
-/// layer that one leaves out comes at the end of its step, for which the backward of others, which
-/// wait, cannot let it go on.
+/// every rank of the group for the same buckets in one order. With a pipeline or tensor parallelism
+/// a hook that waits for other ranks itself needs replicas that take the same branches: a bucket of
+/// a layer that one leaves out comes at the end of its step, for which the backward of others,
+/// which wait, cannot let it go on.
 using CommHook = std::function<comm::WorkPtr(GradientBucket& bucket)>;
 
 } // namespace tessera::data_parallel
