@@ -6,16 +6,17 @@ usage: fidelity.py [--build build] [--ranks 4] [--batch 16] [--model gpt-mini]
                    [--json FILE] [--table FILE] [--keep FOLDER] [--cluster-file FILE]
                    [--least-strategies 30] [--least-spearman 0.6] [--most-factor 2]
 
-Probes the machine under the launcher, then lets `tessera plan --trials` price and
-train strategies that the runtime can execute on these ranks, spread over all of
-them from the best to the worst: --strategies of the interleaved schedule, --simple
-of the other. All are trained again in further rounds, and the round with the least middle
-of its steps counts: other load, that of the machine's host too, only adds time, in spells that
-outlast a run. How far rounds agree says what no prediction can reach. Prints one table with the cost model's seconds (equation 5 and what was
-added to it), the simulator's and the measured ones, peaks of tensors, how far single
-events are off, and Spearman's coefficients. The exit status is 1 where
-a trial failed or the simulator's seconds are beyond a limit: a machine that other
-work slows down may need wider ones, and the table says when there was some.
+Probes the machine under the launcher, then lets `tessera plan --trials` price and train
+strategies that the runtime can execute on these ranks, spread over all of them from the
+best to the worst: --strategies of the interleaved schedule, --simple of the other. All
+are trained again in further rounds, and the round with the least middle of its steps
+counts: other load, that of the machine's host too, only adds time, in spells that outlast
+a run. How far rounds agree says what no prediction can reach. Prints one table with the
+cost model's seconds (equation 5 and what was added to it), the simulator's and the
+measured ones, peaks of tensors, how far single events are off, and Spearman's
+coefficients. The exit status is 1 where a trial failed or the simulator's seconds are
+beyond a limit: a machine that other work slows down may need wider ones, and the table
+says when there was some.
 """
 import argparse
 import collections

@@ -81,7 +81,7 @@ struct Timed {
   std::function<void()> run;
   int runs = 3; // in a round
   bool slow = false; // so slow that one run is exact enough
-  Rounds rounds; // of runs in a row
+  Rounds rounds; // of a slow one alone, of others with the computation before
   /// What runs with computation before each took longer than the computation alone, a round each.
   /// Their middle counts: a rank that waits for its turn on a core is no load of others.
   std::vector<double> behind;
@@ -94,6 +94,19 @@ struct Timed {
 // quantity: waiting_share.
 constexpr std::int64_t kFewRows = 8;
 
+/// Returns the seconds of one computation with the collective behind it, the longest of the ranks'.
+double seconds_with(
+    comm::ProcessGroup& group,
+    const std::function<void()>& compute,
+    const std::function<void()>& collective,
+    int runs) {
+  const auto both = [&] {
+    compute();
+    collective();
+  };
+  return longest(group, seconds_in_a_row(group, both, runs));
+}
+
 /// Returns by what share ranks of this group compute longer where they wait for each other between
 /// layers, beyond the seconds of the collective by which they wait. Ranks that share cores do not
 /// end together. Collective over the group.
@@ -102,26 +115,18 @@ double waiting_share(comm::ProcessGroup& group, const Effort& effort) {
   const std::function<void()> few = training_layers(/*backward=*/false, kFewRows);
   const std::function<void()> many = training_layers(/*backward=*/false);
   const at::Tensor tensor = at::zeros({1 << 14});
-  const auto behind = [&](const std::function<void()>& compute) {
-    const double alone = longest(group, seconds_in_a_row(group, compute, kLayers));
-    const double both = longest(
-        group,
-        seconds_in_a_row(
-            group,
-            [&] {
-              compute();
-              group.all_reduce(tensor);
-            },
-            kLayers));
-    return std::pair(both - alone, alone);
-  };
+  const auto wait = [&] { group.all_reduce(tensor); };
   std::vector<double> shares;
   for (int round = 0; round < 2 * effort.rounds; ++round) {
-    const auto [short_s, short_alone_s] = behind(few);
-    const auto [long_s, long_alone_s] = behind(many);
-    shares.push_back((long_s - short_s) / (long_alone_s - short_alone_s));
+    const double few_alone_s = longest(group, seconds_in_a_row(group, few, kLayers));
+    const double few_s = seconds_with(group, few, wait, kLayers) - few_alone_s;
+    const double many_alone_s = longest(group, seconds_in_a_row(group, many, kLayers));
+    const double many_s = seconds_with(group, many, wait, kLayers) - many_alone_s;
+    if (many_alone_s > few_alone_s) {
+      shares.push_back((many_s - few_s) / (many_alone_s - few_alone_s));
+    }
   }
-  return std::max(0.0, median(shares));
+  return shares.empty() ? 0 : std::max(0.0, median(shares));
 }
 
 /// Measures every collective of a group and sets its `seconds`.
@@ -140,7 +145,9 @@ void measure_group(comm::ProcessGroup& group, std::vector<Timed>& all, const Eff
     const double seconds = longest(group, seconds_in_a_row(group, one.run, 1));
     one.runs = std::clamp(static_cast<int>(kRoundS / seconds), 1, kMostRuns);
     one.slow = seconds > kSlowS;
-    one.rounds.add(seconds);
+    if (one.slow) {
+      one.rounds.add(seconds);
+    }
   }
   seconds_in_a_row(group, compute, kFewest);
   const double once = longest(group, seconds_in_a_row(group, compute, kFewest));
@@ -151,18 +158,11 @@ void measure_group(comm::ProcessGroup& group, std::vector<Timed>& all, const Eff
       if (one.slow) {
         continue;
       }
-      one.rounds.add(longest(group, seconds_in_a_row(group, one.run, one.runs)));
-      const double both = longest(
-          group,
-          seconds_in_a_row(
-              group,
-              [&] {
-                compute();
-                one.run();
-              },
-              std::clamp(one.runs, kFewest, most)));
+      const double both =
+          seconds_with(group, compute, one.run, std::clamp(one.runs, kFewest, most));
       // The speed of the machine drifts, so what stands on both sides is compared with.
       const double after = longest(group, seconds_in_a_row(group, compute, most));
+      one.rounds.add(both);
       one.behind.push_back(both - (before + after) / 2);
       before = after;
     }
