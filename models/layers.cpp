@@ -6,7 +6,9 @@
 
 #include "tessera/nn/layers/first_keys.h"
 #include "tessera/recompute/attentions.h"
+#include "tessera/recompute/kept_attention.h"
 #include "tessera/recompute/kept_bmm.h"
+#include "tessera/recompute/kept_dropout.h"
 #include "tessera/recompute/kept_products.h"
 
 namespace tessera::models {
@@ -70,6 +72,35 @@ at::Tensor split_heads(const at::Tensor& x, std::int64_t heads) {
 
 namespace {
 
+/// The context of a region that keeps products.
+at::Tensor attend_some_heads_at_a_time(
+    const at::Tensor& q,
+    const at::Tensor& k,
+    const at::Tensor& v,
+    const at::Tensor& bias,
+    std::int64_t heads,
+    double dropout) {
+  recompute::HeadRule rule{q.size(0) / heads, heads, {}, {}};
+  if (nn::is_first_keys(bias)) {
+    const std::int64_t positions = q.size(1);
+    rule.add = [bias,
+                causal = causal_bias(positions, q),
+                whole = nn::ScoreBlock{0, positions, 0, k.size(1), 0}](
+                   const recompute::HeadBlock& block, at::Tensor& scores) {
+      scores.add_(causal);
+      nn::hide_before_first_keys(block.of(bias), whole, scores);
+    };
+  } else if (bias.defined()) {
+    rule.add = [bias](const recompute::HeadBlock& block, at::Tensor& scores) {
+      scores.add_(block.of(bias));
+    };
+  }
+  if (dropout > 0) {
+    rule.mask = recompute::torch_mask({q.size(0), q.size(1), k.size(1)}, q.options(), dropout);
+  }
+  return recompute::attend_by_heads(q, k, v, std::move(rule));
+}
+
 at::Tensor attend_at_once(
     const at::Tensor& q,
     const at::Tensor& k,
@@ -82,8 +113,18 @@ at::Tensor attend_at_once(
   const auto batch = n / heads;
   const auto positions = q.size(1);
   const auto keys = k.size(1);
+  const auto joined = [&](const at::Tensor& y) {
+    return y.view({batch, heads, positions, v.size(2)})
+        .transpose(1, 2)
+        .reshape({batch, positions, heads * v.size(2)});
+  };
   // Scaling q costs S D per head, scaling the scores would cost S T.
-  at::Tensor scores = at::bmm(scale == 1 ? q : q * scale, k.transpose(1, 2));
+  const at::Tensor scaled = scale == 1 ? q : q * scale;
+  if (recompute::attends_by_heads(scaled, k, v, bias) && dropout < 1) {
+    const recompute::ReturnedProduct returned;
+    return joined(attend_some_heads_at_a_time(scaled, k, v, bias, heads, dropout));
+  }
+  at::Tensor scores = at::bmm(scaled, k.transpose(1, 2));
   if (bias.defined()) {
     // _unsafe_view: the product itself is not used again, so the sum may be
     // made in place without autograd treating it as a change of a view.
@@ -98,13 +139,10 @@ at::Tensor attend_at_once(
   }
   at::Tensor weights = at::softmax(scores, -1);
   if (dropout > 0) {
-    weights = at::dropout(weights, dropout, true);
+    weights = recompute::kept_dropout(weights, dropout);
   }
   const recompute::ReturnedProduct returned;
-  return recompute::kept_bmm(weights, v)
-      .view({batch, heads, positions, v.size(2)})
-      .transpose(1, 2)
-      .reshape({batch, positions, heads * v.size(2)});
+  return joined(recompute::kept_bmm(weights, v));
 }
 
 } // namespace
@@ -127,7 +165,7 @@ at::Tensor attend(
 }
 
 at::Tensor drop(const at::Tensor& x, double probability, bool training) {
-  return training && probability > 0 ? at::dropout(x, probability, true) : x;
+  return training && probability > 0 ? recompute::kept_dropout(x, probability) : x;
 }
 
 at::Tensor causal_bias(std::int64_t positions, const at::Tensor& like) {

@@ -10,10 +10,11 @@
 // measured before, by the copies that offloading makes, on all ranks at once; the bytes that a step
 // of the fuller rank moves at that rate are its "disk ms". Where they are more than the step
 // without offloading takes, the disk is the limit, whatever runs beside it. Memory is what tensors
-// of the fuller rank hold at most in a step, over what they hold between steps: activations and, in
-// all cases alike, what the step works with. The floor of `each` are the inputs of the layers; its
-// floor in time is one forward more, 4/3 of the step where a backward takes two forwards.
-// "attentions" is the key checkpoint_attentions. All strategies take turns, step by step.
+// of the fuller rank hold at most in a step, over what they hold between steps (parameters and
+// gradients): activations and, in all cases alike, what the step works with. The floor of `each`
+// are the inputs of the layers; its floor in time is one forward more, 4/3 of the step where a
+// backward takes two forwards. "attentions" is the key checkpoint_attentions. All strategies take
+// turns, step by step.
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -102,8 +103,11 @@ Gpt make_gpt(const Settings& settings, const std::string& strategy) {
 }
 
 void step(Run& run, const Settings& settings, bool counts) {
-  for (at::Tensor parameter : run.model->parameters()) {
-    parameter.mutable_grad() = at::Tensor();
+  // Kept from step to step: of a wide model they are larger than what is to be counted.
+  for (const at::Tensor& parameter : run.model->parameters()) {
+    if (parameter.grad().defined()) {
+      parameter.grad().zero_();
+    }
   }
   auto& model = *run.model;
   auto train_step = tessera::step([&](at::Tensor ids, at::Tensor targets) {

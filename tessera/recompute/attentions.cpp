@@ -39,6 +39,7 @@ recompute_attention(std::string name, const std::vector<at::Tensor>& inputs, Att
   Region region;
   region.name = std::move(name);
   region.trains = false;
+  region.keeps_products = true; // no product, which is its result, but the mask of its dropout
   region.module = &g_run; // of no module, but one attention alone
   region.run = [attention = std::move(attention)](const c10::IValue& args) {
     const ReturnedCall returned(&g_run);

@@ -106,6 +106,24 @@ void keep_product(const at::Tensor& result) {
   }
 }
 
+bool masks_are_kept() {
+  return t_products != nullptr && t_run == ProductScope::Run::kFirst && t_products->with_results();
+}
+
+bool masks_are_given() {
+  return t_products != nullptr && t_run == ProductScope::Run::kSecond && t_products->with_results();
+}
+
+void keep_mask(const KeptMask& mask) {
+  if (masks_are_kept()) {
+    t_products->keep_mask(mask);
+  }
+}
+
+KeptMask given_mask() {
+  return masks_are_given() ? t_products->next_mask() : KeptMask();
+}
+
 at::Tensor kept_linear(
     const at::Tensor& given,
     const at::Tensor& x,
@@ -144,9 +162,19 @@ void KeptProducts::keep(const at::Tensor& result) {
   if (t_product_is_returned) {
     returned_.push_back({result.sizes().vec(), result.options(), result, Version(result)});
   } else if (with_results_) {
-    results_.push_back(result);
-    versions_.emplace_back(result);
+    keep_result(result);
   }
+}
+
+void KeptProducts::keep_mask(const KeptMask& mask) {
+  const bool restores = restores_random_ && mask.generator.defined();
+  keep_result(mask.bits);
+  keep_result(restores ? mask.generator : at::empty({0}, at::kByte));
+}
+
+void KeptProducts::keep_result(const at::Tensor& result) {
+  results_.push_back(result);
+  versions_.emplace_back(result);
 }
 
 void KeptProducts::returns(const at::Tensor& result) {
@@ -183,24 +211,40 @@ bool KeptProducts::gives() const {
 }
 
 at::Tensor KeptProducts::next() {
-  std::size_t& next = t_product_is_returned ? next_returned_ : next_;
-  if (next == (t_product_is_returned ? returned_.size() : results_.size())) {
-    throw UserError(
-        region_ +
-        " computed more products when it was recomputed: its flow depends on data that has "
-        "changed; take its activation checkpointing away");
+  if (!t_product_is_returned) {
+    return next_result();
   }
-  const std::size_t i = next++;
-  if (t_product_is_returned) {
-    const Form& form = returned_[i];
-    if (!form.value.defined()) {
-      return at::zeros(form.sizes, form.options);
-    }
-    check(form.version);
-    return form.value.variable_data();
+  if (next_returned_ == returned_.size()) {
+    refuse_more();
   }
+  const Form& form = returned_[next_returned_++];
+  if (!form.value.defined()) {
+    return at::zeros(form.sizes, form.options);
+  }
+  check(form.version);
+  return form.value.variable_data();
+}
+
+KeptMask KeptProducts::next_mask() {
+  const at::Tensor bits = next_result();
+  const at::Tensor generator = next_result();
+  return {bits, generator.numel() > 0 ? generator : at::Tensor()};
+}
+
+at::Tensor KeptProducts::next_result() {
+  if (next_ == results_.size()) {
+    refuse_more();
+  }
+  const std::size_t i = next_++;
   check(versions_.at(i));
   return results_[i].variable_data();
+}
+
+void KeptProducts::refuse_more() const {
+  throw UserError(
+      region_ +
+      " computed more products when it was recomputed: its flow depends on data that has changed; "
+      "take its activation checkpointing away");
 }
 
 void KeptProducts::check(const Version& version) const {

@@ -41,6 +41,21 @@ at::Tensor product(const Compute& compute) {
   return result;
 }
 
+/// A mask of dropout that a region that keeps products keeps beside them (kept_dropout.h), also for
+/// what it returns.
+struct KeptMask {
+  at::Tensor bits;
+  /// The default generator's state behind the mask (tensor/random_state.h); undefined: the mask was
+  /// not drawn from it, or the second run does not draw the numbers of the first.
+  at::Tensor generator;
+};
+bool masks_are_kept(); // in the first run of such a region
+bool masks_are_given(); // in its second one
+/// In that first run; else does nothing.
+void keep_mask(const KeptMask& mask);
+/// The mask of this place, in that second run; else an undefined one. Throws: as given_product().
+KeptMask given_mask();
+
 /// A product x w + bias of libtorch whose value is `given`; its gradients have the bits of
 /// libtorch's own.
 /// Shapes: given_Ro, x_Ri, weight_io (any strides), bias_o or undefined -> y_Ro.
@@ -82,15 +97,22 @@ class ReturnedProduct {
   bool previous_;
 };
 
-/// The products of one call of a region, in the order in which they are computed.
+/// The products of one call of a region and the masks between them, in the order in which they are
+/// computed.
 class KeptProducts {
  public:
   /// Of `region`, a name for errors that lives as long. Without results only what returned products
   /// look like is kept.
-  KeptProducts(const std::string& region, bool with_results)
-      : region_(region), with_results_(with_results) {}
+  /// `restores_random`: the second run draws the random numbers of the first.
+  KeptProducts(const std::string& region, bool with_results, bool restores_random)
+      : region_(region), with_results_(with_results), restores_random_(restores_random) {}
 
   void keep(const at::Tensor& result);
+  void keep_mask(const KeptMask& mask);
+  KeptMask next_mask();
+  bool with_results() const {
+    return with_results_;
+  }
   /// Notes what the forward of the region's module returns, and, after the first run, whether that
   /// is what the region returns, beside arguments.
   void returns(const at::Tensor& result);
@@ -114,10 +136,14 @@ class KeptProducts {
     Version version;
   };
   void check(const Version& version) const;
+  void keep_result(const at::Tensor& result);
+  at::Tensor next_result();
+  [[noreturn]] void refuse_more() const;
 
   enum class Returned { kNotKnown, kNotNeeded, kNeeded };
   const std::string& region_;
   bool with_results_;
+  bool restores_random_;
   std::vector<at::Tensor> results_;
   std::vector<Version> versions_; // also while a keeper has the results
   std::vector<Form> returned_;

@@ -171,7 +171,7 @@ class RecomputeBackward : public torch::autograd::Node, public HiddenLeaves {
   RecomputeBackward(Region region, c10::IValue args)
       : region_(std::move(region)),
         args_(std::move(args)),
-        products_(region_.name, region_.keeps_products) {
+        products_(region_.name, region_.keeps_products, region_.preserve_rng_state) {
     if (region_.preserve_rng_state) {
       random_ = RandomState::capture();
       stream_ = random::captured();

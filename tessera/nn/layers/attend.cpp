@@ -1,12 +1,17 @@
 #include "tessera/nn/layers/attend.h"
 
+#include <utility>
+
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
 
 #include "tessera/nn/layers/dropout.h"
 #include "tessera/nn/layers/first_keys.h"
 #include "tessera/nn/layers/flash_attention.h"
+#include "tessera/nn/parallel/random_streams.h"
+#include "tessera/recompute/kept_attention.h"
 #include "tessera/recompute/kept_bmm.h"
+#include "tessera/recompute/kept_dropout.h"
 #include "tessera/recompute/kept_products.h"
 
 namespace tessera::nn {
@@ -18,29 +23,66 @@ at::Tensor by_key_head(const at::Tensor& t, std::int64_t key_heads) {
   return t.size(0) == key_heads ? t : t.reshape({key_heads, -1, t.size(2)});
 }
 
-/// weights_NST of the heads of `batch` samples, with a part of them dropped.
-at::Tensor dropped(
+/// The mask of weights_NST of the heads of `batch` samples. Threads: with the stream of this one.
+recompute::MaskSource mask_of_weights(
     const TensorParallel& parallel,
-    const at::Tensor& weights,
+    const at::Tensor& like,
     std::int64_t batch,
     const AttentionRule& rule) {
   random::Stream* stream = random::current();
-  if (stream == nullptr) {
-    const Placement where = divided_placement(parallel);
-    return drop(parallel, weights, where, rule.dropout, /*training=*/true, weights.size(-1));
+  if (stream == nullptr || like.numel() == 0) {
+    return {sharded_mask(parallel, like, rule.dropout)};
   }
-  if (weights.numel() == 0) {
-    return weights;
+  const auto draw = [&parallel, &rule, like, batch, stream] {
+    const random::Place place =
+        place_of_attention(*stream, parallel, batch, rule.first_head, rule.all_heads);
+    const at::Tensor mask = random::dropout_mask(
+        {batch, like.size(0) / batch, like.size(1), like.size(2)},
+        like.options(),
+        rule.dropout,
+        random::next_use(*stream),
+        place);
+    return mask.view(like.sizes());
+  };
+  return {draw, [stream] { random::next_use(*stream); }};
+}
+
+/// Adds to scores_BHST what the layer's mask and its rule say.
+void add_to_scores(const at::Tensor& mask, const AttentionRule& rule, at::Tensor& scores) {
+  const ScoreBlock all{0, scores.size(2), 0, scores.size(3), scores.size(3) - scores.size(2)};
+  if (is_first_keys(mask)) {
+    hide_before_first_keys(mask, all, scores);
+  } else if (mask.defined()) {
+    scores.add_(mask);
   }
-  const random::Place place =
-      place_of_attention(*stream, parallel, batch, rule.first_head, rule.all_heads);
-  const at::Tensor mask = random::dropout_mask(
-      {batch, weights.size(0) / batch, weights.size(1), weights.size(2)},
-      weights.options(),
-      rule.dropout,
-      random::next_use(*stream),
-      place);
-  return weights * mask.view(weights.sizes());
+  add_by_place(rule, all, scores);
+}
+
+/// The context of a region that keeps products. Shapes as attend_by_heads().
+at::Tensor attend_some_heads_at_a_time(
+    const TensorParallel& parallel,
+    const at::Tensor& q,
+    const at::Tensor& k,
+    const at::Tensor& v,
+    const at::Tensor& mask,
+    const AttentionRule& rule,
+    std::int64_t batch,
+    std::int64_t heads) {
+  recompute::HeadRule by_heads{batch, heads, {}, {}};
+  by_heads.add = [mask, rule](const recompute::HeadBlock& block, at::Tensor& scores) {
+    AttentionRule here = rule;
+    if (rule.slopes.defined()) {
+      here.slopes = rule.slopes.narrow(0, block.head, block.heads);
+    }
+    add_to_scores(mask.defined() ? block.of(mask) : mask, here, scores);
+  };
+  if (rule.dropout > 0) {
+    const std::int64_t shared = heads * batch / q.size(0); // heads that share one of keys
+    const at::Tensor like =
+        at::empty({batch * heads, q.size(1) / shared, k.size(1)}, v.options()); // not touched
+    by_heads.mask = mask_of_weights(parallel, like, batch, rule);
+  }
+  return recompute::attend_by_heads(q, k, v, std::move(by_heads));
 }
 
 } // namespace
@@ -80,6 +122,12 @@ at::Tensor attend_over_heads(
     q_heads = q_heads.to(wide);
     k_heads = k_heads.to(wide);
   }
+  const at::Tensor v_heads = by_head(v);
+  if (rule.product_divisor == 1 && recompute::attends_by_heads(q_heads, k_heads, v_heads, mask)) {
+    const recompute::ReturnedProduct returned;
+    return joined(
+        attend_some_heads_at_a_time(parallel, q_heads, k_heads, v_heads, mask, rule, batch, heads));
+  }
   at::Tensor scores = at::bmm(q_heads, k_heads.transpose(1, 2));
   if (rule.product_divisor != 1) {
     scores = scores.to(at::toOpMathType(q.scalar_type())) * rule.product_divisor;
@@ -87,21 +135,15 @@ at::Tensor attend_over_heads(
   if (mask.defined() || rule.causal || rule.slopes.defined() || heads != key_heads) {
     // The product itself is not used again: the sums may be made in place.
     scores = at::_unsafe_view(scores, {batch, heads, queries, keys});
-    const ScoreBlock all{0, queries, 0, keys, keys - queries};
-    if (is_first_keys(mask)) {
-      hide_before_first_keys(mask, all, scores);
-    } else if (mask.defined()) {
-      scores.add_(mask);
-    }
-    add_by_place(rule, all, scores);
+    add_to_scores(mask, rule, scores);
     scores = scores.view({batch * heads, queries, keys});
   }
   at::Tensor weights = at::softmax(scores, -1).to(v.scalar_type());
   if (rule.dropout > 0) {
-    weights = dropped(parallel, weights, batch, rule);
+    weights = recompute::kept_dropout(weights, mask_of_weights(parallel, weights, batch, rule));
   }
   const recompute::ReturnedProduct returned;
-  return joined(recompute::kept_bmm(by_key_head(weights, batch * key_heads), by_head(v)));
+  return joined(recompute::kept_bmm(by_key_head(weights, batch * key_heads), v_heads));
 }
 
 } // namespace tessera::nn

@@ -7,6 +7,7 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/parallel/random_streams.h"
 #include "tessera/nn/summa/mesh.h"
+#include "tessera/recompute/kept_dropout.h"
 
 namespace tessera::nn {
 
@@ -120,24 +121,27 @@ at::Tensor drop(
     return x;
   }
   if (random::Stream* stream = random::current()) {
-    const random::Place place =
-        place_of_activation(*stream, parallel, placement, x.size(0), x.dim(), channels);
-    return x * random::dropout_mask(
-                   x.sizes(), x.options(), probability, random::next_use(*stream), place);
+    const auto draw = [&] {
+      const random::Place place =
+          place_of_activation(*stream, parallel, placement, x.size(0), x.dim(), channels);
+      return random::dropout_mask(
+          x.sizes(), x.options(), probability, random::next_use(*stream), place);
+    };
+    return recompute::kept_dropout(x, {draw, [&] { random::next_use(*stream); }});
   }
   switch (placement) {
     case Placement::kReplicated:
-      return drop_replicated(parallel, x, probability);
+      return recompute::kept_dropout(x, {replicated_mask(parallel, x, probability)});
     case Placement::kSharded:
-      return drop_sharded(parallel, x, probability);
+      return recompute::kept_dropout(x, {sharded_mask(parallel, x, probability)});
     case Placement::kOnMesh:
       // Without this, blocks of one activation would lose the same pattern on ranks whose
       // generators are equal: with equal batches, or when a script seeds all its ranks alike.
-      return drop_sharded(parallel, x, probability);
+      return recompute::kept_dropout(x, {sharded_mask(parallel, x, probability)});
     case Placement::kOwnSamples:
       break;
   }
-  return at::dropout(x, probability, true);
+  return recompute::kept_dropout(x, probability);
 }
 
 } // namespace tessera::nn

@@ -20,8 +20,8 @@ std::uint64_t number_of_default_generator() {
   return generator->random64();
 }
 
-at::Tensor drop_with(const at::Tensor& x, double probability, std::uint64_t seed) {
-  return x * dropout_mask(x, probability, seed);
+DrawMask mask_of(const at::Tensor& like, double probability, std::uint64_t seed) {
+  return [=] { return dropout_mask(like, probability, seed); };
 }
 
 } // namespace
@@ -43,19 +43,19 @@ std::uint64_t stream_of_shard(const TensorParallel& parallel) {
   return mix_bits(number + static_cast<std::uint64_t>(parallel.rank()) + kMixStep);
 }
 
-at::Tensor drop_sharded(const TensorParallel& parallel, const at::Tensor& x, double probability) {
-  return drop_with(x, probability, stream_of_shard(parallel));
+DrawMask sharded_mask(const TensorParallel& parallel, const at::Tensor& like, double probability) {
+  return mask_of(like, probability, stream_of_shard(parallel));
 }
 
-at::Tensor
-drop_replicated(const TensorParallel& parallel, const at::Tensor& x, double probability) {
+DrawMask
+replicated_mask(const TensorParallel& parallel, const at::Tensor& like, double probability) {
   std::uint64_t number = number_of_default_generator();
   if (parallel.size() > 1 && !parallel.shapes_only) {
     const at::Tensor seed = at::full({1}, static_cast<std::int64_t>(number), at::kLong);
     parallel.group->broadcast(seed, 0);
     number = static_cast<std::uint64_t>(*seed.data_ptr<std::int64_t>());
   }
-  return drop_with(x, probability, mix_bits(number + kMixStep));
+  return mask_of(like, probability, mix_bits(number + kMixStep));
 }
 
 } // namespace tessera::nn

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include <ATen/core/Tensor.h>
 
@@ -14,14 +15,19 @@
 // (activation checkpointing) gets the same mask.
 namespace tessera::nn {
 
-/// Inverted dropout of a tensor of which every rank holds another part.
-/// Not collective. Threads: those that run user code.
-at::Tensor drop_sharded(const TensorParallel& parallel, const at::Tensor& x, double probability);
+/// Draws a mask of inverted dropout: the same one each time.
+using DrawMask = std::function<at::Tensor()>;
 
-/// Inverted dropout of a tensor that all ranks hold.
+/// The mask, in sizes and type of `like`, for a tensor of which every rank
+/// holds another part. Takes the seed from the default generator now. Not collective. Threads:
+/// those that run user code.
+DrawMask sharded_mask(const TensorParallel& parallel, const at::Tensor& like, double probability);
+
+/// The mask of a tensor that all ranks hold, as above.
 /// Collective over the TP_GROUP: tp rank 0 sends its seed (8 bytes).
 /// Threads: those that run user code.
-at::Tensor drop_replicated(const TensorParallel& parallel, const at::Tensor& x, double probability);
+DrawMask
+replicated_mask(const TensorParallel& parallel, const at::Tensor& like, double probability);
 
 /// For those who draw the masks of one tensor in parts, and draw them again: the
 /// seed of a stream for a tensor of which every rank holds another part, one

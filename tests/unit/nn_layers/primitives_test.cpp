@@ -177,9 +177,9 @@ TEST_P(Primitives, BytesFollowTheFormulas) {
 TEST_P(Primitives, MasksAgreeWhereTheTensorIsReplicatedOnly) {
   on_ranks(setting(), [&](const TensorParallel& parallel) {
     const auto x = torch::ones({64, 64});
-    const auto same = nn::drop_replicated(parallel, x, 0.5);
+    const auto same = nn::replicated_mask(parallel, x, 0.5)();
     const auto other = seeded(1, [&] { // every rank at the same number
-      return nn::drop_sharded(parallel, x, 0.5);
+      return nn::sharded_mask(parallel, x, 0.5)();
     });
     for (const auto& masks : {same, other}) {
       const double kept = masks.ne(0).to(torch::kFloat).mean().item<double>();

@@ -1,0 +1,139 @@
+#include "tessera/recompute/dropout_bits.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+
+#include <ATen/ATen.h>
+#include <ATen/Dispatch.h>
+#include <ATen/OpMathType.h>
+#include <ATen/Parallel.h>
+
+namespace tessera::recompute {
+
+namespace {
+
+constexpr std::int64_t kBits = 64;
+constexpr std::int64_t kGrain = 512; // words of a task of a core
+constexpr std::int64_t kHeader = 1;
+
+std::int64_t words_of(std::int64_t elements) {
+  return (elements + kBits - 1) / kBits;
+}
+
+/// The bits of up to 64 elements.
+template <typename T>
+std::uint64_t word_of(const T* mask, std::int64_t count) {
+  std::uint64_t word = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    word |= static_cast<std::uint64_t>(mask[i] != T(0)) << static_cast<std::uint64_t>(i);
+  }
+  return word;
+}
+
+/// Bits from one of them on.
+struct Words {
+  const std::int64_t* words;
+  std::int64_t first;
+
+  /// The `count` bits, at most 64, from the one with this number on.
+  std::uint64_t at(std::int64_t bit, std::int64_t count) const {
+    const std::int64_t place = (first + bit) / kBits;
+    const auto shift = static_cast<std::uint64_t>((first + bit) % kBits);
+    const auto low = static_cast<std::uint64_t>(words[place]) >> shift;
+    const bool in_one = static_cast<std::int64_t>(shift) + count <= kBits;
+    return in_one ? low : low | static_cast<std::uint64_t>(words[place + 1]) << (kBits - shift);
+  }
+};
+
+/// The factors of four elements for each value of their bits: a table, so that the loop has no
+/// branch that dropout makes unpredictable.
+template <typename Number>
+std::array<std::array<Number, 4>, 16> factors_of(Number kept) {
+  std::array<std::array<Number, 4>, 16> factors{};
+  for (unsigned bits = 0; bits < 16; ++bits) {
+    for (unsigned i = 0; i < 4; ++i) {
+      factors[bits][i] = ((bits >> i) & 1U) != 0 ? kept : Number(0);
+    }
+  }
+  return factors;
+}
+
+} // namespace
+
+at::Tensor bits_of_mask(const at::Tensor& mask) {
+  const at::Tensor rows = mask.contiguous();
+  const std::int64_t elements = rows.numel();
+  const at::Tensor bits = at::empty({kHeader + words_of(elements)}, at::kLong);
+  auto* words = bits.data_ptr<std::int64_t>();
+  double kept = 0;
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, rows.scalar_type(), "bits_of_mask", [&] {
+        const auto* data = rows.data_ptr<scalar_t>();
+        const auto* other = std::find_if(
+            data, data + elements, [](scalar_t value) { return value != scalar_t(0); });
+        kept = other == data + elements ? 0 : static_cast<double>(*other);
+        at::parallel_for(0, words_of(elements), kGrain, [&](std::int64_t begin, std::int64_t end) {
+          for (std::int64_t i = begin; i < end; ++i) {
+            const std::int64_t first = i * kBits;
+            const std::uint64_t word =
+                first + kBits <= elements
+                    ? word_of(data + first, kBits) // of a constant length, which is unrolled
+                    : word_of(data + first, elements - first);
+            std::memcpy(&words[kHeader + i], &word, sizeof(word));
+          }
+        });
+      });
+  std::memcpy(words, &kept, sizeof(kept));
+  return bits;
+}
+
+bool are_bits_of(const at::Tensor& bits, std::int64_t elements) {
+  return bits.scalar_type() == at::kLong && bits.dim() == 1 &&
+         bits.numel() == kHeader + words_of(elements);
+}
+
+void multiply_by_mask(
+    const at::Tensor& x,
+    const at::Tensor& bits,
+    std::int64_t first,
+    const at::Tensor& y) {
+  const std::int64_t elements = x.numel();
+  const auto* words = bits.data_ptr<std::int64_t>();
+  double kept = 0;
+  std::memcpy(&kept, words, sizeof(kept));
+  const Words mask{words + kHeader, first};
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, x.scalar_type(), "times_mask", [&] {
+    using Number = at::opmath_type<scalar_t>;
+    const auto factors = factors_of(static_cast<Number>(static_cast<scalar_t>(kept)));
+    const auto* from = x.data_ptr<scalar_t>();
+    auto* to = y.data_ptr<scalar_t>();
+    at::parallel_for(0, words_of(elements), kGrain, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::int64_t stop = std::min(elements, (i + 1) * kBits);
+        std::int64_t element = i * kBits;
+        std::uint64_t word = mask.at(element, stop - element);
+        for (; element + 4 <= stop; element += 4, word >>= 4U) {
+          const auto& factor = factors[word & 15U];
+          for (std::size_t k = 0; k < 4; ++k) {
+            const auto at = static_cast<std::size_t>(element) + k;
+            to[at] = static_cast<scalar_t>(static_cast<Number>(from[at]) * factor[k]);
+          }
+        }
+        for (; element < stop; ++element, word >>= 1U) {
+          to[element] =
+              static_cast<scalar_t>(static_cast<Number>(from[element]) * factors[word & 1U][0]);
+        }
+      }
+    });
+  });
+}
+
+at::Tensor times_mask(const at::Tensor& x, const at::Tensor& bits) {
+  const at::Tensor y = at::empty_like(x);
+  multiply_by_mask(x, bits, 0, y);
+  return y;
+}
+
+} // namespace tessera::recompute
