@@ -103,10 +103,10 @@ struct TracedLayer {
   double kept_bytes_per_sample = 0; // activations that the forward keeps for the backward
   /// The largest tensors that a backward of one of its operators makes and frees again.
   double working_bytes_per_sample = 0;
-  /// The part of a forward's seconds, and of the bytes that it keeps, that are of products with
-  /// weights: selective recomputation keeps their results.
-  MicrobatchSeconds product_seconds = {};
-  double product_bytes_per_sample = 0;
+  /// What selective recomputation leaves out of a second forward, and the bytes that it keeps for
+  /// that: results of products with weights, and masks of dropout, a bit for an element.
+  MicrobatchSeconds given_seconds = {};
+  double given_bytes_per_sample = 0;
   /// For tensor-parallel ranks: their collectives, and the number of parameters that each rank
   /// holds whole and uses with its own samples, so that their gradients are averaged over all
   /// ranks.

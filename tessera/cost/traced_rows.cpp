@@ -47,7 +47,7 @@ traced_rows(const DescribedModel& model, const Cluster& cluster, const Strategy&
     const bool keeps_products = recomputed && strategy.keeps_products;
     row.recomputed = recomputed;
     row.kept_bytes = !recomputed      ? all
-                     : keeps_products ? row.output_bytes + traced.product_bytes_per_sample * samples
+                     : keeps_products ? row.output_bytes + traced.given_bytes_per_sample * samples
                                       : row.output_bytes;
     row.working_bytes = traced.working_bytes_per_sample * samples + (recomputed ? all : 0);
     for (const DeviceKind& kind : cluster.kinds) {
@@ -56,7 +56,7 @@ traced_rows(const DescribedModel& model, const Cluster& cluster, const Strategy&
       row.forward_seconds.push_back(waiting * pass.forward);
       const double given =
           keeps_products
-              ? seconds_of(traced.product_seconds, model.name, kind.name, samples).forward
+              ? seconds_of(traced.given_seconds, model.name, kind.name, samples).forward
               : 0;
       row.seconds.push_back(
           waiting * ((recomputed ? 2 : 1) * pass.forward - given + pass.backward));

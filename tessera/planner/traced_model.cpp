@@ -130,14 +130,18 @@ class Layers {
       int size,
       cost::TracedPart& part) const {
     std::vector<cost::PassSeconds> seconds(part.layers.size());
-    std::vector<cost::PassSeconds> products(part.layers.size());
+    std::vector<cost::PassSeconds> given(part.layers.size());
     cost::PassSeconds tail;
     const graph::ForwardWork work = work_of(size);
     for (std::size_t i = 0; i < work.size(); ++i) {
       const cost::PassSeconds pass = cost::pass_seconds(work[i], speed, precision);
       add(pass, seconds[layer_[i]]);
       if (has_weights(i)) {
-        add(pass, products[layer_[i]]);
+        add(pass, given[layer_[i]]);
+      } else if (work[i].kind == graph::OperatorWork::Kind::kRandom) {
+        // A mask that is given is still multiplied by.
+        const double moved = cost::seconds_at(speed.moves, work[i].elements, 1);
+        add({std::max(0.0, pass.forward - moved), 0}, given[layer_[i]]);
       }
       if (is_tail(i)) {
         add(pass, tail);
@@ -146,7 +150,7 @@ class Layers {
     add_gradient_sums(speed, seconds);
     for (std::size_t l = 0; l < seconds.size(); ++l) {
       part.layers[l].microbatch_seconds[kind.name][size] = seconds[l];
-      part.layers[l].product_seconds[kind.name][size] = products[l];
+      part.layers[l].given_seconds[kind.name][size] = given[l];
     }
     part.tail_seconds[kind.name][size] = tail;
   }
@@ -225,8 +229,9 @@ class Layers {
             std::max(layer.working_bytes_per_sample, (loss ? 2 : 1) * bytes);
       }
       if (has_weights(i)) {
-        layers[layer_[i]].product_bytes_per_sample +=
-            (two[i].bytes - one[i].bytes) / trace_.samples;
+        layer.given_bytes_per_sample += (two[i].bytes - one[i].bytes) / trace_.samples;
+      } else if (two[i].kind == graph::OperatorWork::Kind::kRandom) {
+        layer.given_bytes_per_sample += (two[i].elements - one[i].elements) / 8 / trace_.samples;
       }
     }
   }

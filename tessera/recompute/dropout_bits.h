@@ -7,8 +7,8 @@
 namespace tessera::recompute {
 
 /// Returns a mask of floating point type on the processor, by rows, as words of 64 bits; the first
-/// one has the bits of the mask's other number as an f64.
-at::Tensor bits_of_mask(const at::Tensor& mask);
+/// one has the bits of the mask's other number as an f64: that of `mask`, divided in its type.
+at::Tensor bits_of_mask(const at::Tensor& mask, double divisor = 1);
 
 /// Returns whether these are the bits of a mask of as many elements.
 bool are_bits_of(const at::Tensor& bits, std::int64_t elements);

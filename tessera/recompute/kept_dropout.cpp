@@ -59,15 +59,15 @@ MaskSource torch_mask(at::IntArrayRef sizes, const at::TensorOptions& options, d
     return {draw, [stream] { random::next_use(*stream); }};
   }
   const auto draw = [=, sizes = sizes.vec()] {
-    return at::empty(sizes, options).bernoulli_(1 - probability).div_(1 - probability);
+    return at::empty(sizes, options).bernoulli_(1 - probability);
   };
-  return {draw, {}, /*takes_from_generator=*/true};
+  return {draw, {}, /*takes_from_generator=*/true, /*divisor=*/1 - probability};
 }
 
 at::Tensor kept_bits(std::int64_t elements, const MaskSource& source) {
   const KeptMask given = given_mask();
   if (!given.bits.defined()) {
-    KeptMask mask{bits_of_mask(source.draw()), at::Tensor()};
+    KeptMask mask{bits_of_mask(source.draw(), source.divisor), at::Tensor()};
     if (source.takes_from_generator) {
       mask.generator = RandomState::capture().to_bytes();
     }
@@ -90,7 +90,11 @@ at::Tensor kept_bits(std::int64_t elements, const MaskSource& source) {
 }
 
 at::Tensor kept_dropout(const at::Tensor& x, const MaskSource& source) {
-  return can_be_kept(x) ? TimesMask::apply(x, kept_bits(x.numel(), source)) : x * source.draw();
+  if (can_be_kept(x)) {
+    return TimesMask::apply(x, kept_bits(x.numel(), source));
+  }
+  const at::Tensor mask = source.draw();
+  return x * (source.divisor == 1 ? mask : mask / source.divisor);
 }
 
 at::Tensor kept_dropout(const at::Tensor& x, double probability) {

@@ -14,6 +14,8 @@ struct MaskSource {
   std::function<void()> skip = {};
   /// Drawing takes from the default generator, whose state afterwards is kept beside the mask.
   bool takes_from_generator = false;
+  /// What draw() returns is the mask times this, which spares bits a pass over the mask.
+  double divisor = 1;
 };
 
 /// The mask that at::dropout multiplies a tensor of these sizes by.

@@ -6,6 +6,7 @@
 #include <typeinfo>
 #include <utility>
 
+#include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 
 #include "tessera/nn/module/interceptor.h"
@@ -17,6 +18,8 @@ namespace tessera::nn {
 
 /// The forward of libtorch's Linear, whose product a region may keep (recompute/kept_products.h).
 at::Tensor linear_forward(torch::nn::LinearImpl& linear, const at::Tensor& x);
+/// The forward of libtorch's Dropout, whose mask a region may keep (recompute/kept_dropout.h).
+at::Tensor dropout_forward(torch::nn::DropoutImpl& dropout, const at::Tensor& x);
 
 /// A module's own forward. The qualified name reaches it also where it is virtual and the object's
 /// class overrides it with a call of `dispatch`.
@@ -24,6 +27,8 @@ template <typename Impl, typename... Args>
 decltype(auto) plain_forward(Impl& impl, Args&&... args) {
   if constexpr (std::is_same_v<Impl, torch::nn::LinearImpl>) {
     return linear_forward(impl, args...);
+  } else if constexpr (std::is_same_v<Impl, torch::nn::DropoutImpl>) {
+    return dropout_forward(impl, args...);
   } else {
     return impl.Impl::forward(std::forward<Args>(args)...);
   }

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/nn/module/module_call.h"
+#include "tessera/recompute/kept_dropout.h"
 #include "tessera/recompute/kept_products.h"
 
 namespace tessera::nn {
@@ -20,6 +21,12 @@ at::Tensor linear_forward(torch::nn::LinearImpl& linear, const at::Tensor& x) {
       linear.weight.t(),
       linear.bias);
   return at::_unsafe_view(y, given.sizes());
+}
+
+at::Tensor dropout_forward(torch::nn::DropoutImpl& dropout, const at::Tensor& x) {
+  return dropout.is_training() && !dropout.options.inplace()
+             ? recompute::kept_dropout(x, dropout.options.p())
+             : dropout.torch::nn::DropoutImpl::forward(x);
 }
 
 } // namespace tessera::nn

@@ -164,6 +164,22 @@ TEST(ActivationCheckpointing, SelectiveKeepsProducts) {
       gradients(one->parameters(), [&](const torch::Tensor& x) { return one(x); }), wanted);
 }
 
+// The second run takes no number of the generator, and has the mask of the first all the same.
+TEST(ActivationCheckpointing, SelectiveKeepsMasksOfDropout) {
+  nn::Sequential net{nn::Linear(4, 4), nn::Dropout(0.5), nn::Dropout(0.0), nn::Linear(4, 4)};
+  const auto found = [&] {
+    auto result = gradients(
+        net->parameters(), [&](const torch::Tensor& x) { return net(x); }, 9);
+    result.push_back(torch::rand({1}));
+    return result;
+  };
+  const auto wanted = found();
+  set_activation_checkpointing(net, {.preserve_rng_state = false, .strategy = "selective"});
+  expect_equal(found(), wanted);
+  set_activation_checkpointing(net, {.strategy = "selective"});
+  expect_equal(found(), wanted);
+}
+
 TEST(ActivationCheckpointing, EvaluationKeepsNothingAnyway) {
   Step net;
   set_activation_checkpointing(net);

@@ -251,8 +251,11 @@ cost::DescribedModel with_products(const cost::Cluster& cluster) {
       attention.name = "aten::bmm";
       attention.count = 4 * samples;
       attention.rows = 100;
-      const auto place = work->begin() + 1 + static_cast<std::ptrdiff_t>(3 * block + 1);
-      work->insert(place, {product, attention});
+      graph::OperatorWork mask = product;
+      mask.name = "aten::dropout";
+      mask.kind = graph::OperatorWork::Kind::kRandom;
+      const auto place = work->begin() + 1 + static_cast<std::ptrdiff_t>(4 * block + 1);
+      work->insert(place, {product, attention, mask});
     }
   }
   return describe_traced(traced, cluster);
@@ -267,7 +270,8 @@ struct OnOneDevice {
   OnOneDevice() {
     // Most of an operator's time is the same for every size, so large microbatches are faster.
     auto& speed = cluster.kinds[0].speed;
-    speed.moves = speed.functions = speed.random = {{1, 1e-2}, {1e9, 2e-2}};
+    speed.moves = speed.functions = {{1, 1e-2}, {1e9, 2e-2}};
+    speed.random = {{1, 3e-2}, {1e9, 6e-2}};
     speed.products["f32"] = {{1, 1e-2}, {1e9, 2e-2}};
     model = with_products(cluster);
     options.runnable_only = true;
@@ -301,17 +305,19 @@ TEST(Recomputation, KeptProductsAreMemoryForTime) {
   const auto kept = [](const cost::StrategyCost& cost) {
     return cost.stages[0].memory.activations;
   };
-  // The products of eight blocks with weights, for the two samples of the microbatch at work.
-  EXPECT_NEAR(kept(selective) - kept(each), 8 * 2 * 4e4, 1);
+  // The products of eight blocks with weights, and the bits of their masks, for the two samples of
+  // the microbatch at work.
+  EXPECT_NEAR(kept(selective) - kept(each), 8 * 2 * (4e4 + 1e4 / 8), 1);
   EXPECT_LT(kept(selective), kept(none));
   EXPECT_LT(none.seconds, selective.seconds);
   EXPECT_LT(selective.seconds, each.seconds);
-  double products = 0;
+  double given = 0;
   for (const auto& layer : one.model.traced()->whole.layers) {
-    products += layer.product_seconds.at("cpu").at(2).forward;
+    given += layer.given_seconds.at("cpu").at(2).forward;
   }
-  EXPECT_GT(products, 0.08);
-  EXPECT_NEAR(each.seconds - selective.seconds, 4 * products, 1e-9);
+  // Of each block a product of at least 0.01 s, and 0.02 s more to draw a mask than to move one.
+  EXPECT_GT(given, 8 * 0.03);
+  EXPECT_NEAR(each.seconds - selective.seconds, 4 * given, 1e-9);
 }
 
 TEST(Recomputation, IsChosenWhereMemoryIsShort) {
