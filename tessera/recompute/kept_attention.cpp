@@ -57,8 +57,8 @@ class HeadBlocks {
     return at::empty({count, rows_, keys_}, q_.options());
   }
 
-  /// Sets `weights` to the softmax of the scores; `scores` is overwritten.
-  void weigh(std::int64_t first, at::Tensor& scores, at::Tensor& weights) const {
+  /// Returns the softmax of a block's scores; `scores` is overwritten.
+  at::Tensor weigh(std::int64_t first, at::Tensor& scores) const {
     const std::int64_t count = scores.size(0);
     at::bmm_out(scores, q_.narrow(0, first, count), turned(k_.narrow(0, first, count)));
     if (rule_.add) {
@@ -68,7 +68,8 @@ class HeadBlocks {
       at::Tensor by_head = scores.view({samples, heads, rows_ / shared, keys_});
       rule_.add({first / key_heads_, samples, first % key_heads_ * shared, heads}, by_head);
     }
-    at::_softmax_out(weights, scores, -1, /*half_to_float=*/false);
+    // Not its form with an output, for which half/operators.h has no kernel.
+    return at::softmax(scores, -1);
   }
 
   /// Sets y to x with what dropout leaves of this block; returns x where nothing is dropped.
@@ -116,11 +117,10 @@ struct KeptAttention : Function<KeptAttention> {
     const at::Tensor of_q = at::empty(q.sizes(), q.options());
     const at::Tensor of_k = at::empty({k.size(0), k.size(2), k.size(1)}, k.options()); // turned
     const at::Tensor of_v = at::empty(v.sizes(), v.options());
-    at::Tensor scores, weights, dropped;
+    at::Tensor scores, dropped;
     blocks.visit([&](std::int64_t first, std::int64_t count) {
       if (!scores.defined() || scores.size(0) != count) {
         scores = blocks.buffer(count);
-        weights = blocks.buffer(count);
         dropped = saved[3].defined() ? blocks.buffer(count) : at::Tensor();
       }
       const auto here = [&](const at::Tensor& t) { return t.narrow(0, first, count); };
@@ -128,7 +128,7 @@ struct KeptAttention : Function<KeptAttention> {
         at::Tensor part = here(to);
         at::bmm_out(part, a, b);
       };
-      blocks.weigh(first, scores, weights);
+      const at::Tensor weights = blocks.weigh(first, scores);
       set(of_v, turned(blocks.drop(first, weights, dropped)), here(g));
       at::bmm_out(scores, here(g), turned(here(v)));
       const at::Tensor& of_weights = blocks.drop(first, scores, scores);
@@ -150,13 +150,12 @@ at::Tensor attended(
   const at::NoGradGuard no_grad;
   const HeadBlocks blocks(rule, q, k, bits);
   const at::Tensor y = at::empty({q.size(0), q.size(1), v.size(2)}, q.options());
-  at::Tensor scores, weights;
+  at::Tensor scores;
   blocks.visit([&](std::int64_t first, std::int64_t count) {
     if (!scores.defined() || scores.size(0) != count) {
       scores = blocks.buffer(count);
-      weights = blocks.buffer(count);
     }
-    blocks.weigh(first, scores, weights);
+    const at::Tensor weights = blocks.weigh(first, scores);
     at::Tensor part = y.narrow(0, first, count);
     at::bmm_out(part, blocks.drop(first, weights, weights), v.narrow(0, first, count));
   });
