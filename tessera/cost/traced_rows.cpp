@@ -55,9 +55,8 @@ traced_rows(const DescribedModel& model, const Cluster& cluster, const Strategy&
           seconds_of(traced.microbatch_seconds, model.name, kind.name, samples);
       row.forward_seconds.push_back(waiting * pass.forward);
       const double given =
-          keeps_products
-              ? seconds_of(traced.given_seconds, model.name, kind.name, samples).forward
-              : 0;
+          keeps_products ? seconds_of(traced.given_seconds, model.name, kind.name, samples).forward
+                         : 0;
       row.seconds.push_back(
           waiting * ((recomputed ? 2 : 1) * pass.forward - given + pass.backward));
     }
