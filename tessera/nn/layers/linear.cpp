@@ -83,7 +83,8 @@ at::Tensor DistributedLinearImpl::forward(const at::Tensor& x) {
     plan.in = even_lengths(options.in_features, parallel.size());
     plan.rows = exchange_length(parallel, rows.size(0));
   }
-  return distributed_product(parallel, plan, rows, weight, bias).view(sizes);
+  // No view for autograd: a script may change what a layer returns in place.
+  return at::_unsafe_view(distributed_product(parallel, plan, rows, weight, bias), sizes);
 }
 
 } // namespace tessera::nn
