@@ -30,8 +30,11 @@ recompute::MaskSource mask_of_weights(
     std::int64_t batch,
     const AttentionRule& rule) {
   random::Stream* stream = random::current();
-  if (stream == nullptr || like.numel() == 0) {
+  if (stream == nullptr) {
     return {sharded_mask(parallel, like, rule.dropout)};
+  }
+  if (like.numel() == 0) {
+    return {[like] { return like; }}; // no number is drawn
   }
   const auto draw = [&parallel, &rule, like, batch, stream] {
     const random::Place place =
