@@ -60,8 +60,14 @@ class Scale {
 
 class PlainTraining {
  public:
-  PlainTraining(const Case& one, int world, std::uint64_t seed, bool shake)
+  PlainTraining(
+      const Case& one,
+      int world,
+      std::uint64_t seed,
+      bool shake,
+      const SummedOverGroup& summed)
       : case_(one),
+        summed_(summed),
         world_(world),
         seed_(seed),
         type_(one.course.type),
@@ -92,7 +98,8 @@ class PlainTraining {
 
   Trained train() {
     int step = 0;
-    for (const Strategy& strategy : case_.parts) {
+    for (; part_ < case_.parts.size(); ++part_) {
+      const Strategy& strategy = case_.parts[part_];
       zero(/*set_to_none=*/true); // a checkpoint holds no gradients
       for (int i = 0; i < strategy.steps; ++i, ++step) {
         step_of_part_ = i;
@@ -205,7 +212,7 @@ class PlainTraining {
     const double factor = strategy.average ? 1.0 / strategy.config.microbatches : 1;
     // What overflows f16 depends on where a gradient is divided by the replicas: after the last
     // backward before an update, or after that of each microbatch, for a parameter of which ranks
-    // keep parts.
+    // keep parts; and whether its replicas are summed first.
     const bool divides_after = type_ == at::kHalf;
     const bool divides_each = divides_after && strategy.config.sharded_data_parallel_degree > 1;
     const double divided_before = divides_after ? 1 : replicas;
@@ -241,9 +248,9 @@ class PlainTraining {
         return;
       }
       const double weight = weight_of(strategy, replica);
-      State& own = undivided_.at(replica++);
+      const int own = replica++;
       for (const auto& [name, gradient] : taken_gradients()) {
-        Tensor& sum = own[name];
+        Tensor& sum = undivided_.at(first_summed_with(strategy, own, name))[name];
         const Tensor weighted = weight == 1 ? gradient : gradient * weight;
         sum = sum.defined() ? sum + weighted : weighted;
       }
@@ -266,6 +273,14 @@ class PlainTraining {
         }
       }
     }
+  }
+
+  /// The first of the replicas whose sum of this gradient is one sum before it is divided.
+  int first_summed_with(const Strategy& strategy, int replica, const std::string& name) const {
+    const config::Config& config = strategy.config;
+    const bool is_summed = part_ < summed_.size() && summed_[part_].count(name) != 0;
+    const int together = is_summed && !config.prescaled_batch ? config.tensor_parallel_degree : 1;
+    return replica - replica % together;
   }
 
   /// Leaves parameters of so many elements or more without gradients.
@@ -357,6 +372,8 @@ class PlainTraining {
   }
 
   const Case& case_;
+  const SummedOverGroup& summed_;
+  std::size_t part_ = 0;
   int world_;
   std::uint64_t seed_;
   at::ScalarType type_;
@@ -425,8 +442,13 @@ double norm_of(const State& state) {
   return std::sqrt(sum);
 }
 
-Trained train_plain(const Case& one, int world, std::uint64_t seed, bool shake) {
-  return PlainTraining(one, world, seed, shake).train();
+Trained train_plain(
+    const Case& one,
+    int world,
+    std::uint64_t seed,
+    bool shake,
+    const SummedOverGroup& summed) {
+  return PlainTraining(one, world, seed, shake, summed).train();
 }
 
 } // namespace tessera::equivalence

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -80,8 +81,18 @@ struct Trained {
 /// Each tensor once, under its first name, as the library lists it.
 State named(const torch::OrderedDict<std::string, torch::Tensor>& all);
 
-/// `shake`: every parameter begins with another last bit.
-Trained train_plain(const Case& one, int world, std::uint64_t seed, bool shake);
+/// By part of a case, the parameters whose gradient a microbatch of the library sums over the
+/// samples of a whole TP_GROUP, before anything divides it by the replicas.
+using SummedOverGroup = std::vector<std::set<std::string>>;
+
+/// `shake`: every parameter begins with another last bit. `summed`: matters to what overflows f16;
+/// none for the other types.
+Trained train_plain(
+    const Case& one,
+    int world,
+    std::uint64_t seed,
+    bool shake,
+    const SummedOverGroup& summed);
 
 double norm_of(const State& state);
 

@@ -469,6 +469,33 @@ class PartTraining {
   int first_ = 0; // replica with data
 };
 
+/// A model of the strategy says it once it has its place: after a step, here an evaluation.
+std::set<std::string> summed_over_group(const Case& one, const Strategy& strategy) {
+  if (one.course.type != at::kHalf || strategy.config.tensor_parallel_degree == 1) {
+    return {};
+  }
+  init(strategy.config);
+  const Ended ended;
+  DistributedModel<Program> model(
+      make_program(std::make_shared<const Tree>(one.tree), strategy.build));
+  const Signature signature = one.tree.modules[one.tree.root].signature;
+  auto evaluation = tessera::step([&](torch::Tensor in, torch::Tensor y, torch::Tensor ids) {
+    const torch::NoGradGuard no_grad;
+    return losses_of(model, signature, in, {in, y, ids}, at::kFloat)[0];
+  });
+  const Batch batch = batch_of(strategy, size(), 0, StepKind::kEvaluation, 0, data_rank());
+  evaluation(batch.x, batch.y, batch.ids);
+  State here;
+  for (const auto& [name, tensor] : model.scaled_batch_reducer_named_parameters()) {
+    here[name] = torch::ones({1});
+  }
+  std::set<std::string> summed;
+  for (const auto& [name, tensor] : gathered(here, Group::kWorld)) {
+    summed.insert(name);
+  }
+  return summed;
+}
+
 bool diverges(const Trained& trained) {
   for (const PerReplica& of_step : trained.losses) {
     for (const auto& of_replica : of_step) {
@@ -485,7 +512,11 @@ bool diverges(const Trained& trained) {
 } // namespace
 
 Outcome train_both(const Case& one, int world, std::uint64_t seed, const Plant& plant) {
-  const Trained wanted = train_plain(one, world, seed, false);
+  SummedOverGroup summed;
+  for (const Strategy& strategy : one.parts) {
+    summed.push_back(summed_over_group(one, strategy));
+  }
+  const Trained wanted = train_plain(one, world, seed, false, summed);
   Outcome outcome;
   Comparison compare(one.course.type);
   std::unique_ptr<SharedFolder> folder;
@@ -511,7 +542,7 @@ Outcome train_both(const Case& one, int world, std::uint64_t seed, const Plant& 
   outcome.worst = compare.worst;
   outcome.diverges = one.course.type != at::kHalf && diverges(wanted);
   if (!outcome.differences.empty() && compare.only_numbers) {
-    outcome.shaken = furthest(wanted, train_plain(one, world, seed, true));
+    outcome.shaken = furthest(wanted, train_plain(one, world, seed, true, summed));
   }
   return outcome;
 }
