@@ -148,6 +148,8 @@ void Offloader::step_begins(std::uint64_t kind) {
   kind_ = kind;
   regions_ = 0;
   backward_ = false;
+  in_backward_.clear();
+  runs_again_ = -1;
   groups_.clear();
   for (auto of_storage = entries_.begin(); of_storage != entries_.end();) {
     std::erase_if(of_storage->second, [](const auto& entry) { return entry.expired(); });
@@ -166,15 +168,20 @@ void Offloader::task_begins(recompute::PipelineTask task) {
   settle();
   if (!options_.by_region) {
     order_.task_begins(task);
-    if (task.backward) {
-      fetch(task.microbatch);
+    if (!waits_for_a_backward(task.microbatch)) {
+      if (task.backward) {
+        fetch(task.microbatch);
+      }
+      fetch_all(order_.backwards_within(options_.horizon));
     }
-    fetch_soon();
+    if (task.backward) {
+      in_backward_.push_back(task.microbatch);
+    }
     return;
   }
   if (task.backward) {
     turn_backward();
-    fetch_soon();
+    fetch_all(order_.backwards_within(options_.horizon));
     return;
   }
   if (regions_ > 0) { // the microbatch before tells what this one does
@@ -192,8 +199,29 @@ void Offloader::region_runs_again(int region) {
   if (options_.by_region) {
     turn_backward();
     order_.task_begins({region, true});
-    fetch_soon();
+    fetch_all(order_.backwards_within(options_.horizon));
+    return;
   }
+  const int microbatch = region;
+  if (std::exchange(runs_again_, microbatch) != microbatch) {
+    fetch(microbatch);
+    fetch_all(order_.backwards_behind(microbatch, options_.horizon));
+  }
+}
+
+/// Whether the backward of another microbatch has begun and still needs what it has kept.
+bool Offloader::waits_for_a_backward(int microbatch) const {
+  return std::any_of(in_backward_.begin(), in_backward_.end(), [&](int other) {
+    return other != microbatch && is_kept(other);
+  });
+}
+
+bool Offloader::is_kept(int group) const {
+  const auto found = groups_.find(group);
+  return found != groups_.end() &&
+         std::any_of(found->second.begin(), found->second.end(), [](const auto& kept) {
+           return !kept.expired();
+         });
 }
 
 // Regions run backward in the opposite order, so what to expect is known.
@@ -208,8 +236,8 @@ void Offloader::turn_backward() {
   order_.expect(std::move(expected));
 }
 
-void Offloader::fetch_soon() {
-  for (const int group : order_.backwards_within(options_.horizon)) {
+void Offloader::fetch_all(const std::vector<int>& groups) {
+  for (const int group : groups) {
     fetch(group);
   }
 }

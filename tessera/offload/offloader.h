@@ -24,6 +24,10 @@ struct Options {
 
 /// Moves what regions keep to a Host after their forward, and back before their backward.
 ///
+/// Without `by_region` a backward that has begun may wait for another rank while those behind it
+/// begin. What they need comes back only as the microbatches before them run their regions again;
+/// else all that has left would be here at once.
+///
 /// A tensor stays where its backward is within the horizon, where it is small or without memory,
 /// and where it is a parameter, which the model holds anyhow. Tensors that are the same view of one
 /// storage are copied once. Memory is freed at the next region or task after the copy out.
@@ -64,8 +68,10 @@ class Offloader : public recompute::Keeper {
   std::shared_ptr<Entry> entry_of(const at::Tensor& tensor);
   void settle() noexcept;
   void throw_failure();
-  void fetch_soon();
+  void fetch_all(const std::vector<int>& groups);
   void fetch(int group);
+  bool is_kept(int group) const;
+  bool waits_for_a_backward(int microbatch) const;
   void region_runs_again(int region);
   void turn_backward();
 
@@ -76,6 +82,8 @@ class Offloader : public recompute::Keeper {
   std::uint64_t kind_ = 0;
   int regions_ = 0; // of this microbatch so far, with `by_region`
   bool backward_ = false; // they run again, with `by_region`
+  std::vector<int> in_backward_; // microbatches whose backward has begun, without `by_region`
+  int runs_again_ = -1; // the microbatch whose region ran again last
   /// By microbatch, or region; each list in the order of the forwards.
   std::unordered_map<int, std::vector<std::weak_ptr<Group>>> groups_;
   std::unordered_map<const void*, std::vector<std::weak_ptr<Entry>>> entries_; // by storage

@@ -27,12 +27,16 @@ class TaskOrder {
   /// Returns the microbatches whose backward is one of the next `horizon` tasks behind the one that
   /// runs, in their order, each once.
   std::vector<int> backwards_within(int horizon) const;
+  /// The same, behind the backward of a microbatch that began last, which other tasks may have
+  /// followed already; nothing where the step before ran none.
+  std::vector<int> backwards_behind(int microbatch, int horizon) const;
 
  private:
   std::map<std::uint64_t, std::vector<Task>> seen_; // by kind
   std::uint64_t kind_ = 0;
   std::vector<Task> running_; // tasks of this step, in order
   std::vector<Task> expected_; // that have not begun
+  std::vector<Task> before_; // those of the step before
 };
 
 } // namespace tessera::offload

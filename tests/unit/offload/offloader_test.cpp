@@ -180,6 +180,51 @@ TEST(Offloader, ALaterStepBeginsTheHorizonEarlier) {
   EXPECT_THAT(copies_of_steps(100, 2), ElementsAre("0F", "1F", "2F", "0B", "3F", "1B", "2B", "3B"));
 }
 
+/// In a pipeline all backwards may begin before the first of them has what another rank computes.
+TEST(Offloader, ABackwardThatWaitsBringsBackTheNextAlone) {
+  const auto host = std::make_shared<RecordingHost>();
+  Offloader offloader(host, {.horizon = 1});
+  const int microbatches = 4;
+  for (int step = 0; step < 2; ++step) {
+    host->log.clear();
+    offloader.step_begins(1);
+    std::map<int, std::unique_ptr<recompute::KeptTensors>> kept;
+    for (int i = 0; i < microbatches; ++i) {
+      offloader.task_begins({i, false});
+      kept[i] = keep(offloader, numbered(i), i);
+    }
+    for (int i = 0; i < microbatches; ++i) {
+      host->log.push_back(str(i, "B"));
+      offloader.task_begins({i, true});
+    }
+    for (int i = 0; i < microbatches; ++i) {
+      host->log.push_back(str(i, " runs again"));
+      EXPECT_TRUE(kept.at(i)->get().at(0).equal(numbered(i)));
+      kept.erase(i);
+    }
+    offloader.step_ended();
+  }
+  EXPECT_THAT(
+      host->log,
+      ElementsAre(
+          "out 4096",
+          "out 4097",
+          "out 4098",
+          "in 4096",
+          "out 4099",
+          "0B",
+          "in 4097",
+          "1B",
+          "2B",
+          "3B",
+          "0 runs again",
+          "1 runs again",
+          "in 4098",
+          "2 runs again",
+          "in 4099",
+          "3 runs again"));
+}
+
 TEST(Offloader, OnOneRankRegionsComeBackOneByOne) {
   const auto host = std::make_shared<RecordingHost>();
   Offloader offloader(host, {.horizon = 1, .by_region = true});

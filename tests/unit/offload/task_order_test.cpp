@@ -54,6 +54,26 @@ TEST(TaskOrder, AnotherOrderThanExpectedLosesNoTask) {
   EXPECT_THAT(order.backwards_within(100), ElementsAre(0, 2, 3));
 }
 
+TEST(TaskOrder, WhatIsBehindABackwardDoesNotDependOnWhatHasBegun) {
+  TaskOrder order;
+  const std::vector<TaskOrder::Task> tasks = {
+      {0, false}, {1, false}, {0, true}, {1, true}, {0, true}, {2, true}};
+  order.step_begins(0);
+  for (const auto& task : tasks) {
+    order.task_begins(task);
+  }
+  EXPECT_THAT(order.backwards_behind(0, 2), IsEmpty()); // no step before
+  order.step_ended();
+  order.step_begins(0);
+  EXPECT_THAT(order.backwards_behind(0, 2), IsEmpty()); // has not begun
+  order.task_begins({0, true});
+  order.task_begins({1, true});
+  EXPECT_THAT(order.backwards_behind(0, 1), ElementsAre(1));
+  EXPECT_THAT(order.backwards_behind(1, 2), ElementsAre(0, 2));
+  order.task_begins({0, true}); // its second call
+  EXPECT_THAT(order.backwards_behind(0, 3), ElementsAre(2));
+}
+
 TEST(TaskOrder, AMicrobatchWithSeveralCallsIsNamedOnce) {
   TaskOrder order;
   order.step_begins(1);
