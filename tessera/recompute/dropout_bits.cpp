@@ -145,19 +145,22 @@ void multiply_by_mask(
         for (std::size_t k = 0; k < kBits; k += 4, word >>= 4U) {
           std::copy_n(factors[word & 15U].data(), 4, &factor[k]);
         }
-        const auto product = [&](std::int64_t k) {
-          to[begins + k] = narrow<scalar_t>(
-              static_cast<Number>(from[begins + k]) * factor[static_cast<std::size_t>(k)]);
+        // By way of the stack: `x` may be `y`, which would keep the compiler from taking several at
+        // a time.
+        const auto count = static_cast<std::size_t>(stop - begins);
+        std::array<scalar_t, kBits> values;
+        std::copy_n(from + begins, count, values.begin());
+        const auto multiply = [&](std::size_t several) {
+          for (std::size_t k = 0; k < several; ++k) {
+            values[k] = narrow<scalar_t>(static_cast<Number>(values[k]) * factor[k]);
+          }
         };
-        if (stop - begins == kBits) { // of a constant length: several at a time
-          for (std::int64_t k = 0; k < kBits; ++k) {
-            product(k);
-          }
+        if (count == kBits) {
+          multiply(kBits); // of a constant length
         } else {
-          for (std::int64_t k = 0; k < stop - begins; ++k) {
-            product(k);
-          }
+          multiply(count);
         }
+        std::copy_n(values.begin(), count, to + begins);
       }
     });
   });
