@@ -116,6 +116,7 @@ TEST(Spearman, IsTheCorrelationOfRanks) {
   EXPECT_DOUBLE_EQ(spearman({1, 2, 3, 4}, {1, 3, 2, 4}), 0.8);
   EXPECT_DOUBLE_EQ(spearman({1, 1, 2}, {1, 1, 5}), 1);
   EXPECT_EQ(spearman({1, 1}, {1, 2}), 0);
+  EXPECT_DOUBLE_EQ(spearman({3, 7}, {1, 2}), 1); // of two, ranks are half a place from their mean
 }
 
 } // namespace

@@ -70,6 +70,13 @@ TEST(Turns, AreChosenWhereTheSimulatorFindsThemFaster) {
   EXPECT_THAT(headline(best.strategy), testing::HasSubstr("stages a rank in turns"));
 }
 
+TEST(Turns, AreLookedForWhereOneStrategyIsExecuted) {
+  FewMicrobatches few;
+  few.options.simulate = 1;
+  const auto found = few.found();
+  EXPECT_TRUE(std::any_of(found.begin(), found.end(), is_in_turns));
+}
+
 // The bound is of one stage a rank, so what is in turns may lie below it.
 TEST(Turns, AreNotComparedWithTheBound) {
   const FewMicrobatches few;
