@@ -2,7 +2,9 @@
 
 An event is what a rank does of one microbatch in one direction, its exchange of
 gradients, or its optimizer step: (rank, category, microbatch). Where a run has
-several events of one key, as turns of a step function, their times add up.
+several events of one key, as turns of a step function, their times add up. Ranks that
+come early to an exchange wait for the others, which is no time of the exchange: that of
+the rank that waits least, the last to come, counts for all of its stage.
 """
 import collections
 import statistics
@@ -29,9 +31,16 @@ def durations(timeline):
             continue
         key = (event["rank"], category, event["microbatch"], event["step"])
         found[key].append((event["start_us"], event["end_us"]))
+    stages = {event["rank"]: event["pp_rank"] for event in timeline["events"]}
+    taken = {key: without_overlap(intervals) for key, intervals in found.items()}
+    least = collections.defaultdict(lambda: float("inf"))  # of a stage's exchanges, by step
+    for (rank, category, _, step), time in taken.items():
+        if category == "comm":
+            least[stages[rank], step] = min(least[stages[rank], step], time)
     steps = collections.defaultdict(list)
-    for (rank, category, microbatch, _), intervals in found.items():
-        steps[rank, category, microbatch].append(without_overlap(intervals))
+    for (rank, category, microbatch, step), time in taken.items():
+        steps[rank, category, microbatch].append(
+            least[stages[rank], step] if category == "comm" else time)
     return {key: statistics.median(values) for key, values in steps.items()}
 
 

@@ -44,18 +44,23 @@ class Verdict(unittest.TestCase):
 
 
 class Rounds(unittest.TestCase):
-    def test_the_last_two_rounds_say_what_no_prediction_can_reach(self):
-        some = [{"rounds_s": [9, 1, 1.5]}, {"rounds_s": [9, 2, 2]}, {"rounds_s": [9, 3, 1.2]}]
+    def test_the_first_two_rounds_say_what_no_prediction_can_reach(self):
+        some = [{"rounds_s": [1, 1.5]}, {"rounds_s": [2, 2, 9]}, {"rounds_s": [3, 1.2, 9, 9]}]
         self.assertEqual(fidelity.repeatability(some),
                          {"spearman": -0.5, "middle_difference": 0.5})
 
     def test_one_round_says_nothing_of_it(self):
         self.assertIsNone(fidelity.repeatability([{"rounds_s": [1]}, {"rounds_s": [2]}]))
 
+    def test_a_strategy_is_known_when_its_best_two_rounds_agree(self):
+        self.assertFalse(fidelity.is_known([1.0]))
+        self.assertFalse(fidelity.is_known([1.5, 1.0, 1.5]))  # two alike, a third better
+        self.assertTrue(fidelity.is_known([1.5, 1.0, 1.02]))
 
-def event(category, microbatch, start, end, rank=0, step=0):
-    return {"rank": rank, "category": category, "microbatch": microbatch, "step": step,
-            "start_us": start, "end_us": end}
+
+def event(category, microbatch, start, end, rank=0, step=0, stage=0):
+    return {"rank": rank, "pp_rank": stage, "category": category, "microbatch": microbatch,
+            "step": step, "start_us": start, "end_us": end}
 
 
 class Events(unittest.TestCase):
@@ -69,6 +74,13 @@ class Events(unittest.TestCase):
     def test_what_lies_in_each_other_counts_once(self):
         run = {"events": [event("backward", 1, 0, 100), event("backward", 1, 20, 60)]}
         self.assertEqual(events.durations(run), {(0, "backward", 1): 100})
+
+    def test_waiting_for_the_last_rank_is_no_time_of_an_exchange(self):
+        run = {"events": [
+            event("comm", -1, 0, 100), event("comm", -1, 80, 101, rank=1),
+            event("comm", -1, 0, 7, rank=2, stage=1)]}
+        self.assertEqual(events.durations(run), {
+            (0, "comm", -1): 21, (1, "comm", -1): 21, (2, "comm", -1): 7})
 
     def test_ratios_are_of_events_that_both_have(self):
         run = {"events": [event("forward", 0, 0, 150), event("optimizer", -1, 200, 260)]}
