@@ -175,7 +175,7 @@ void Offloader::task_begins(recompute::PipelineTask task) {
       fetch_all(order_.backwards_within(options_.horizon));
     }
     if (task.backward) {
-      in_backward_.push_back(task.microbatch);
+      in_backward_.insert(task.microbatch);
     }
     return;
   }
@@ -210,10 +210,10 @@ void Offloader::region_runs_again(int region) {
 }
 
 /// Whether the backward of another microbatch has begun and still needs what it has kept.
-bool Offloader::waits_for_a_backward(int microbatch) const {
-  return std::any_of(in_backward_.begin(), in_backward_.end(), [&](int other) {
-    return other != microbatch && is_kept(other);
-  });
+bool Offloader::waits_for_a_backward(int microbatch) {
+  std::erase_if(in_backward_, [&](int other) { return !is_kept(other); });
+  return std::any_of(
+      in_backward_.begin(), in_backward_.end(), [&](int other) { return other != microbatch; });
 }
 
 bool Offloader::is_kept(int group) const {

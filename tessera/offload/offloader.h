@@ -4,6 +4,7 @@
 #include <deque>
 #include <exception>
 #include <memory>
+#include <set>
 #include <unordered_map>
 #include <vector>
 
@@ -71,7 +72,7 @@ class Offloader : public recompute::Keeper {
   void fetch_all(const std::vector<int>& groups);
   void fetch(int group);
   bool is_kept(int group) const;
-  bool waits_for_a_backward(int microbatch) const;
+  bool waits_for_a_backward(int microbatch);
   void region_runs_again(int region);
   void turn_backward();
 
@@ -82,7 +83,8 @@ class Offloader : public recompute::Keeper {
   std::uint64_t kind_ = 0;
   int regions_ = 0; // of this microbatch so far, with `by_region`
   bool backward_ = false; // they run again, with `by_region`
-  std::vector<int> in_backward_; // microbatches whose backward has begun, without `by_region`
+  /// Microbatches whose backward has begun and that may keep something, without `by_region`.
+  std::set<int> in_backward_;
   int runs_again_ = -1; // the microbatch whose region ran again last
   /// By microbatch, or region; each list in the order of the forwards.
   std::unordered_map<int, std::vector<std::weak_ptr<Group>>> groups_;
