@@ -13,9 +13,9 @@ best to the worst: --strategies of the interleaved schedule, --simple of the oth
 are trained again in further rounds, and the round with the least middle of its steps
 counts: other load, that of the machine's host too, only adds time, in spells that outlast
 a run. A strategy whose two best rounds are more than 3 % apart is not known yet and is
-trained in more of them. How far rounds agree says what no prediction can reach. Prints one table with the
-cost model's seconds (equation 5 and what was added to it), the simulator's and the
-measured ones, peaks of tensors, how far single events are off, and Spearman's
+trained in more of them. How far rounds agree says what no prediction can reach. Prints
+one table with the cost model's seconds (equation 5 and what was added to it), the
+simulator's and the measured ones, peaks of tensors, how far single events are off, and Spearman's
 coefficients. The exit status is 1 where a trial failed or the simulator's seconds are
 beyond a limit: a machine that other work slows down may need wider ones, and the table
 says when there was some.

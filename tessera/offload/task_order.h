@@ -27,8 +27,8 @@ class TaskOrder {
   /// Returns the microbatches whose backward is one of the next `horizon` tasks behind the one that
   /// runs, in their order, each once.
   std::vector<int> backwards_within(int horizon) const;
-  /// The same, behind the backward of a microbatch that began last, which other tasks may have
-  /// followed already; nothing where the step before ran none.
+  /// Returns the same for the tasks that follow the last backward of `microbatch` that has begun,
+  /// whether or not they have begun too; nothing where the step before had no such backward.
   std::vector<int> backwards_behind(int microbatch, int horizon) const;
 
  private:

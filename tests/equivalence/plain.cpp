@@ -278,7 +278,7 @@ class PlainTraining {
   /// The first of the replicas whose sum of this gradient is one sum before it is divided.
   int first_summed_with(const Strategy& strategy, int replica, const std::string& name) const {
     const config::Config& config = strategy.config;
-    const bool is_summed = part_ < summed_.size() && summed_[part_].count(name) != 0;
+    const bool is_summed = summed_.at(part_).contains(name);
     const int together = is_summed && !config.prescaled_batch ? config.tensor_parallel_degree : 1;
     return replica - replica % together;
   }
