@@ -80,6 +80,15 @@ if(TESSERA_BUILD_TESTS)
   target_precompile_headers(tessera_pch_tests PRIVATE ${tessera_pch_headers} <gmock/gmock.h>)
 endif()
 
+# The other one, for tests without libtorch. Their flags are those of the other tests' header.
+if(TESSERA_BUILD_TESTS AND NOT TESSERA_SANITIZE)
+  add_library(tessera_pch_plain_tests OBJECT "${PROJECT_BINARY_DIR}/tessera_pch.cpp")
+  target_link_libraries(tessera_pch_plain_tests PRIVATE
+    tessera_flags GTest::gmock nlohmann_json::nlohmann_json)
+  target_compile_options(tessera_pch_plain_tests PRIVATE -O0)
+  target_precompile_headers(tessera_pch_plain_tests PRIVATE <gmock/gmock.h> <nlohmann/json.hpp>)
+endif()
+
 function(tessera_use_torch target)
   target_link_libraries(${target} PUBLIC tessera_torch)
   if(TESSERA_SANITIZE)
@@ -156,6 +165,9 @@ function(tessera_add_test name)
   endif()
   tessera_add_program(${name} ${torch} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS}
     LIBS GTest::gtest_main GTest::gmock ${ARG_LIBS})
+  if(NOT ARG_TORCH AND TARGET tessera_pch_plain_tests)
+    target_precompile_headers(${name} REUSE_FROM tessera_pch_plain_tests)
+  endif()
   add_test(NAME ${name} COMMAND ${name})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)

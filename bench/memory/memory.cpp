@@ -14,9 +14,11 @@
 // gradients): activations and, in all cases alike, what the step works with. The floor of `each`
 // are the inputs of the layers; its floor in time is one forward more, 4/3 of the step where a
 // backward takes two forwards. "attentions" is the key checkpoint_attentions. All strategies take
-// turns, step by step.
+// turns, step by step: "over kept" is the best step over the best one of "none", "step by step" the
+// middle of the ratios of neighbours.
 #include <algorithm>
 #include <cstdio>
+#include <ctime>
 #include <memory>
 #include <string>
 #include <vector>
@@ -67,6 +69,7 @@ struct Run {
   std::string strategy; // "none": all activations are kept
   std::unique_ptr<tessera::DistributedModel<Gpt>> model;
   std::vector<double> milliseconds;
+  std::vector<double> processor_milliseconds; // of this rank's threads
   std::int64_t bytes = 0; // the most of any step after the first ones
   // Of the steps that count, together.
   std::int64_t bytes_out = 0;
@@ -102,6 +105,13 @@ Gpt make_gpt(const Settings& settings, const std::string& strategy) {
   return net;
 }
 
+/// What this process has used of the processor.
+double processor_milliseconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return 1e3 * static_cast<double>(now.tv_sec) + 1e-6 * static_cast<double>(now.tv_nsec);
+}
+
 void step(Run& run, const Settings& settings, bool counts) {
   // Kept from step to step: of a wide model they are larger than what is to be counted.
   for (const at::Tensor& parameter : run.model->parameters()) {
@@ -126,11 +136,13 @@ void step(Run& run, const Settings& settings, bool counts) {
   memory.restart();
   const std::int64_t before = memory.now();
   const auto moved = moved_so_far();
+  const double processor = processor_milliseconds();
   const double time = tessera::bench::milliseconds_of([&] {
     train_step(ids, targets);
     tessera::barrier();
   });
   if (counts) {
+    run.processor_milliseconds.push_back(processor_milliseconds() - processor);
     run.milliseconds.push_back(time);
     run.bytes = std::max(run.bytes, memory.most() - before);
     const auto now = moved_so_far();
@@ -138,6 +150,17 @@ void step(Run& run, const Settings& settings, bool counts) {
     run.bytes_in += now.bytes_in - moved.bytes_in;
     run.waits += now.waits - moved.waits;
   }
+}
+
+/// The middle of the ratios of steps that ran one after the other: the machine's speed drifts by
+/// more than what is measured, and the best steps may be minutes apart.
+double middle_ratio(const Run& run, const Run& kept) {
+  std::vector<double> ratios;
+  ratios.reserve(run.milliseconds.size());
+  for (std::size_t i = 0; i < run.milliseconds.size(); ++i) {
+    ratios.push_back(run.milliseconds[i] / kept.milliseconds[i]);
+  }
+  return tessera::bench::summary_of(ratios).median;
 }
 
 nlohmann::json result_of(const Run& run, const Run& kept, const tessera::bench::DiskSpeed& disk) {
@@ -161,7 +184,10 @@ nlohmann::json result_of(const Run& run, const Run& kept, const tessera::bench::
       {"bytes", bytes[fuller]},
       {"of_kept", static_cast<double>(bytes[fuller]) / static_cast<double>(of_kept[fuller])},
       {"best_ms", time.best},
-      {"over_kept", time.best / tessera::bench::summary_of(kept.milliseconds).best}};
+      {"over_kept", time.best / tessera::bench::summary_of(kept.milliseconds).best},
+      {"step_by_step", middle_ratio(run, kept)},
+      {"processor_ms", tessera::allgather(run.processor_milliseconds)},
+      {"ms", run.milliseconds}};
 }
 
 void print_disk(const nlohmann::json& results, const tessera::bench::DiskSpeed& disk, int horizon) {
@@ -243,7 +269,7 @@ void measure(const Settings& settings, int horizon) {
   }
   std::printf(
       "GPT of %d layers, width %d, %d heads, dropout %g, %d x %d x %d tokens, %s, %s\n%-12s %10s "
-      "%10s %10s %10s\n",
+      "%10s %10s %10s %13s\n",
       settings.layers,
       settings.width,
       settings.heads,
@@ -257,15 +283,17 @@ void measure(const Settings& settings, int horizon) {
       "MiB",
       "of kept",
       "best ms",
-      "over kept");
+      "over kept",
+      "step by step");
   for (const auto& result : results) {
     std::printf(
-        "%-12s %10.1f %10.3f %10.1f %10.3f\n",
+        "%-12s %10.1f %10.3f %10.1f %10.3f %13.3f\n",
         result["strategy"].get<std::string>().c_str(),
         result["bytes"].get<double>() / (1 << 20),
         result["of_kept"].get<double>(),
         result["best_ms"].get<double>(),
-        result["over_kept"].get<double>());
+        result["over_kept"].get<double>(),
+        result["step_by_step"].get<double>());
   }
   if (settings.offload) {
     print_disk(results, disk, horizon);
