@@ -9,8 +9,10 @@
 #include "tessera/autotune/plan_model.h"
 #include "tessera/autotune/probe/probe.h"
 #include "tessera/base/json/read.h"
+#include "tessera/base/text.h"
 #include "tessera/checkpoint/directory.h"
 #include "tessera/comm/world.h"
+#include "tessera/planner/description.h"
 #include "tessera/planner/planned_config.h"
 #include "tessera/planner/to_config.h"
 
@@ -156,28 +158,80 @@ void give_memory_back(comm::World& world, comm::ProcessGroup& everyone) {
   }
 }
 
+std::string
+plan_of_measured_ranks(const Job& job, comm::World& world, comm::ProcessGroup& everyone) {
+  autotune::Effort effort;
+  effort.quick = true;
+  effort.seconds_a_point = 0.01;
+  const cost::Cluster cluster = autotune::measure_cluster(world, effort);
+  return agreed(world, everyone, [&] { return planned_on(job, cluster); });
+}
+
+/// How many ranks follow each other on one host, host by host, as "2, 1".
+std::string ranks_of_hosts(const std::vector<std::string>& host_of_rank) {
+  std::vector<std::string> counts;
+  for (std::size_t rank = 0; rank < host_of_rank.size();) {
+    const std::size_t first = rank;
+    while (rank < host_of_rank.size() && host_of_rank[rank] == host_of_rank[first]) {
+      ++rank;
+    }
+    counts.push_back(str(rank - first));
+  }
+  return join(counts, ", ");
+}
+
+std::string ranks_of_hosts(const cost::Cluster& cluster) {
+  std::vector<std::string> counts;
+  counts.reserve(cluster.nodes.size());
+  for (const cost::Node& node : cluster.nodes) {
+    counts.push_back(str(node.count));
+  }
+  return join(counts, ", ");
+}
+
+std::string plan_of_file(
+    const Job& job,
+    const std::string& file,
+    comm::World& world,
+    comm::ProcessGroup& everyone) {
+  return agreed(world, everyone, [&] {
+    const cost::Cluster cluster = planner::load_cluster(file);
+    const std::string there = ranks_of_hosts(cluster);
+    const std::string here = ranks_of_hosts(world.hosts());
+    if (there != here) {
+      throw ConfigError(
+          str("the hosts of '",
+              file,
+              "' have ",
+              there,
+              " ranks, those of this run ",
+              here,
+              "; measure them with tessera probe, or leave --cluster-file out"));
+    }
+    return planned_on(job, cluster);
+  });
+}
+
 } // namespace
 
-void choose_strategy(Job& job, bool keep_plan) {
-  comm::WorldOptions options;
-  options.timeout =
+void choose_strategy(Job& job, const StrategyOptions& options) {
+  comm::WorldOptions world_options;
+  world_options.timeout =
       std::chrono::milliseconds(static_cast<std::int64_t>(job.parallel.timeout_seconds * 1000));
-  options.same_node = job.parallel.same_node_backend;
-  const auto world = comm::mpi_world(options);
+  world_options.same_node = job.parallel.same_node_backend;
+  const auto world = comm::mpi_world(world_options);
   std::vector<int> ranks(static_cast<std::size_t>(world->size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   const auto everyone = world->new_group("strategy", ranks);
   std::string plan;
-  if (keep_plan) {
+  if (options.keep_plan) {
     plan = agreed(
         *world, *everyone, [&] { return kept_plan(job.checkpoint.directory, world->size()); });
   }
   if (plan.empty()) {
-    autotune::Effort effort;
-    effort.quick = true;
-    effort.seconds_a_point = 0.01;
-    const cost::Cluster cluster = autotune::measure_cluster(*world, effort);
-    plan = agreed(*world, *everyone, [&] { return planned_on(job, cluster); });
+    plan = options.cluster_file.empty()
+               ? plan_of_measured_ranks(job, *world, *everyone)
+               : plan_of_file(job, options.cluster_file, *world, *everyone);
     give_memory_back(*world, *everyone);
   }
   auto parallel = OrderedJson::parse(plan);

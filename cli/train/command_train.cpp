@@ -46,8 +46,15 @@ void run(const Options& options) {
     }
     return;
   }
+  const std::string& cluster_file = options.check_options.cluster_file;
   if (job.strategy == "auto") {
-    choose_strategy(job, options.train.resume && !options.replan);
+    choose_strategy(
+        job, {.keep_plan = options.train.resume && !options.replan, .cluster_file = cluster_file});
+  } else if (!cluster_file.empty()) {
+    throw ConfigError(
+        "--cluster-file is for --check and for a job with \"strategy\": \"auto\"; this job says "
+        "its "
+        "strategy itself");
   }
   keep_freed_memory();
   count_tensor_bytes();
@@ -113,8 +120,9 @@ void set_up(CLI::App& app) {
   app.add_option(
          "--cluster-file",
          options->check_options.cluster_file,
-         "a cluster that tessera probe measured, to say how long the job takes")
-      ->needs(check);
+         "a cluster that tessera probe measured: with --check to say how long the job takes, with "
+         "strategy auto in place of measuring the ranks")
+      ->check(CLI::ExistingFile);
   app.callback([options] { run(*options); });
 }
 

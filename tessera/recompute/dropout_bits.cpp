@@ -90,14 +90,29 @@ constexpr std::array<std::uint32_t, 32> kBitOf = [] {
 /// 0. The loop has no branch, so that a compiler takes several at a time.
 template <typename T, typename Number>
 [[gnu::always_inline]] inline void
-multiply(T* values, std::uint32_t bits, Number kept, std::size_t count) {
-  for (std::size_t k = 0; k < count; ++k) {
-    const Number factor = (bits & kBitOf[k]) != 0 ? kept : Number(0);
+multiply(T* values, std::uint32_t bits, Number kept, std::int64_t count) {
+  for (std::int64_t k = 0; k < count; ++k) {
+    const Number factor = (bits & kBitOf[static_cast<std::size_t>(k)]) != 0 ? kept : Number(0);
     values[k] = narrow<T>(static_cast<Number>(values[k]) * factor);
   }
 }
 
-constexpr std::size_t kHalf = kBitOf.size(); // of a word
+/// Sets `count` values, at most those of a word, to their products with `kept` or 0. `Known` is
+/// their number where the compiler is to know it, else 0. By way of the stack, since `from` may be
+/// `to`, which would keep the compiler from taking several at a time.
+template <std::int64_t Known, typename T, typename Number>
+[[gnu::always_inline]] inline void
+multiply_word(const T* from, std::uint64_t word, Number kept, T* to, std::int64_t count) {
+  constexpr std::int64_t kHalf = kBits / 2;
+  const std::int64_t values_count = Known > 0 ? Known : count;
+  std::array<T, kBits> values;
+  std::copy_n(from, values_count, values.begin());
+  for (std::int64_t k = 0; k < values_count; k += kHalf) {
+    const std::int64_t several = Known > 0 ? kHalf : std::min(kHalf, values_count - k);
+    multiply(values.data() + k, static_cast<std::uint32_t>(word >> k), kept, several);
+  }
+  std::copy_n(values.begin(), values_count, to);
+}
 
 /// Sets `to` to `from` times the mask, for the words [begin, end) of `elements` elements.
 template <typename T, typename Number>
@@ -111,21 +126,12 @@ template <typename T, typename Number>
     std::int64_t end) {
   for (std::int64_t i = begin; i < end; ++i) {
     const std::int64_t begins = i * kBits;
-    const auto count = static_cast<std::size_t>(std::min(kBits, elements - begins));
-    const std::uint64_t word = mask.at(begins, static_cast<std::int64_t>(count));
-    // By way of the stack: `from` may be `to`, which would keep the compiler from taking several at
-    // a time.
-    std::array<T, kBits> values;
-    std::copy_n(from + begins, count, values.begin());
-    for (std::size_t k = 0; k < count; k += kHalf) {
-      const auto bits = static_cast<std::uint32_t>(word >> k);
-      if (count - k >= kHalf) {
-        multiply(&values[k], bits, kept, kHalf); // of a constant length
-      } else {
-        multiply(&values[k], bits, kept, count - k);
-      }
+    const std::int64_t left = elements - begins;
+    if (left >= kBits) {
+      multiply_word<kBits>(from + begins, mask.at(begins, kBits), kept, to + begins, kBits);
+    } else {
+      multiply_word<0>(from + begins, mask.at(begins, left), kept, to + begins, left);
     }
-    std::copy_n(values.begin(), count, to + begins);
   }
 }
 
