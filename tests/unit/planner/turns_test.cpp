@@ -49,6 +49,13 @@ bool is_in_turns(const Candidate& candidate) {
   return candidate.strategy.stages_per_rank > 1;
 }
 
+TEST(Turns, TakeAsManyStagesAsAreAllowed) {
+  FewMicrobatches few;
+  few.options.most_stages_per_rank = 2;
+  const auto found = few.found();
+  EXPECT_TRUE(std::any_of(found.begin(), found.end(), is_in_turns));
+}
+
 TEST(Turns, AreChosenWhereTheSimulatorFindsThemFaster) {
   const FewMicrobatches few;
   const auto found = few.found();

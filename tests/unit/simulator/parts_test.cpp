@@ -270,6 +270,10 @@ TEST(Parts, TensorParallelRanksSendSideBySide) {
   cluster.nodes[1].stream_bytes_per_s = 0;
   cluster.links = {{.first = 1, .second = 0, .bytes_per_s = 2e8}};
   EXPECT_NEAR(sent("PDT"), 20e-3, 1e-9); // both over the link of the pair
+  options = bare(); // on one node each device has a link of its own
+  cluster = small_cluster(1, 0);
+  cluster.nodes[0].count = 4;
+  EXPECT_NEAR(sent("PDT"), 1e-4, 1e-9);
 }
 
 TEST(Parts, AGroupWaitsForTheSlowestOfItsRanks) {
