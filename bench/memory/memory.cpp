@@ -18,7 +18,6 @@
 // middle of the ratios of neighbours.
 #include <algorithm>
 #include <cstdio>
-#include <ctime>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,6 +27,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "tessera/base/host.h"
 #include "tessera/context/context.h"
 #include "tessera/offload/offloader.h"
 #include "tessera/recompute/attentions.h"
@@ -105,13 +105,6 @@ Gpt make_gpt(const Settings& settings, const std::string& strategy) {
   return net;
 }
 
-/// What this process has used of the processor.
-double processor_milliseconds() {
-  timespec now{};
-  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return 1e3 * static_cast<double>(now.tv_sec) + 1e-6 * static_cast<double>(now.tv_nsec);
-}
-
 void step(Run& run, const Settings& settings, bool counts) {
   // Kept from step to step: of a wide model they are larger than what is to be counted.
   for (const at::Tensor& parameter : run.model->parameters()) {
@@ -136,13 +129,13 @@ void step(Run& run, const Settings& settings, bool counts) {
   memory.restart();
   const std::int64_t before = memory.now();
   const auto moved = moved_so_far();
-  const double processor = processor_milliseconds();
+  const double processor = tessera::own_processor_seconds();
   const double time = tessera::bench::milliseconds_of([&] {
     train_step(ids, targets);
     tessera::barrier();
   });
   if (counts) {
-    run.processor_milliseconds.push_back(processor_milliseconds() - processor);
+    run.processor_milliseconds.push_back(1e3 * (tessera::own_processor_seconds() - processor));
     run.milliseconds.push_back(time);
     run.bytes = std::max(run.bytes, memory.most() - before);
     const auto now = moved_so_far();

@@ -52,9 +52,8 @@ void run(const Options& options) {
         job, {.keep_plan = options.train.resume && !options.replan, .cluster_file = cluster_file});
   } else if (!cluster_file.empty()) {
     throw ConfigError(
-        "--cluster-file is for --check and for a job with \"strategy\": \"auto\"; this job says "
-        "its "
-        "strategy itself");
+        "--cluster-file is for --check and for a job with \"strategy\": \"auto\"; "
+        "this job says its strategy itself");
   }
   keep_freed_memory();
   count_tensor_bytes();
