@@ -114,16 +114,21 @@ multiply_word(const T* from, std::uint64_t word, Number kept, T* to, std::int64_
   std::copy_n(values.begin(), values_count, to);
 }
 
-/// Sets `to` to `from` times the mask, for the words [begin, end) of `elements` elements.
+/// `to` is to be `from` times the mask.
 template <typename T, typename Number>
-[[gnu::always_inline]] inline void multiply_words(
-    const T* from,
-    const Words& mask,
-    Number kept,
-    std::int64_t elements,
-    T* to,
-    std::int64_t begin,
-    std::int64_t end) {
+struct Product {
+  const T* from;
+  Words mask;
+  Number kept;
+  std::int64_t elements;
+  T* to;
+};
+
+/// Computes the words [begin, end) of a product.
+template <typename T, typename Number>
+[[gnu::always_inline]] inline void
+multiply_words(const Product<T, Number>& product, std::int64_t begin, std::int64_t end) {
+  const auto& [from, mask, kept, elements, to] = product;
   for (std::int64_t i = begin; i < end; ++i) {
     const std::int64_t begins = i * kBits;
     const std::int64_t left = elements - begins;
@@ -139,36 +144,23 @@ template <typename T, typename Number>
 /// multiply_words in instructions for eight f32 at a time, which this project's programs do not
 /// require of a processor.
 template <typename T, typename Number>
-[[gnu::target("avx2")]] void multiply_words_wide(
-    const T* from,
-    const Words& mask,
-    Number kept,
-    std::int64_t elements,
-    T* to,
-    std::int64_t begin,
-    std::int64_t end) {
-  multiply_words(from, mask, kept, elements, to, begin, end);
+[[gnu::target("avx2")]] void
+multiply_words_wide(const Product<T, Number>& product, std::int64_t begin, std::int64_t end) {
+  multiply_words(product, begin, end);
 }
 #endif
 
 /// multiply_words as this processor does it best. The bits of the result are the same.
 template <typename T, typename Number>
-void multiply_words_fast(
-    const T* from,
-    const Words& mask,
-    Number kept,
-    std::int64_t elements,
-    T* to,
-    std::int64_t begin,
-    std::int64_t end) {
+void multiply_words_fast(const Product<T, Number>& product, std::int64_t begin, std::int64_t end) {
 #if defined(__x86_64__)
   static const bool is_wide = __builtin_cpu_supports("avx2") != 0;
   if (is_wide) {
-    multiply_words_wide(from, mask, kept, elements, to, begin, end);
+    multiply_words_wide(product, begin, end);
     return;
   }
 #endif
-  multiply_words(from, mask, kept, elements, to, begin, end);
+  multiply_words(product, begin, end);
 }
 
 } // namespace
@@ -215,11 +207,14 @@ void multiply_by_mask(
   const Words mask{words + kHeader, first};
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, x.scalar_type(), "times_mask", [&] {
     using Number = at::opmath_type<scalar_t>;
-    const auto number = static_cast<Number>(static_cast<scalar_t>(kept));
-    const auto* from = x.data_ptr<scalar_t>();
-    auto* to = y.data_ptr<scalar_t>();
+    const Product<scalar_t, Number> product = {
+        x.data_ptr<scalar_t>(),
+        mask,
+        static_cast<Number>(static_cast<scalar_t>(kept)),
+        elements,
+        y.data_ptr<scalar_t>()};
     at::parallel_for(0, words_of(elements), kGrain, [&](std::int64_t begin, std::int64_t end) {
-      multiply_words_fast(from, mask, number, elements, to, begin, end);
+      multiply_words_fast(product, begin, end);
     });
   });
 }
