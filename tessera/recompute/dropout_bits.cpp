@@ -97,9 +97,9 @@ multiply(T* values, std::uint32_t bits, Number kept, std::int64_t count) {
   }
 }
 
-/// Sets `count` values, at most those of a word, to their products with `kept` or 0. `Known` is
-/// their number where the compiler is to know it, else 0. By way of the stack, since `from` may be
-/// `to`, which would keep the compiler from taking several at a time.
+/// Sets `count` values of `to`, at most those of a word, to those of `from` times `kept` or 0.
+/// `Known` is their number where the compiler is to know it, else 0. The values go by way of the
+/// stack: `from` may be `to`, which would keep the compiler from taking several at a time.
 template <std::int64_t Known, typename T, typename Number>
 [[gnu::always_inline]] inline void
 multiply_word(const T* from, std::uint64_t word, Number kept, T* to, std::int64_t count) {
