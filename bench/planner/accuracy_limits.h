@@ -103,4 +103,22 @@ inline std::vector<AccuracyLimits> accuracy_limits() {
   };
 }
 
+/// Returns the limits of what is in bench/planner/one_device, whose clusters have measured rates.
+inline std::vector<AccuracyLimits> one_device_limits() {
+  return {
+      {"gpt_huge_h100", 0, 1.000, 0.123, 1.122, 1.123, 0.066, 0.875, 0.000},
+      {"gpt_huge_h200", 0, 1.000, 0.093, 1.092, 1.093, 0.066, 1.000, 0.000},
+      {"gpt_medium_h100", 0, 0.958, 0.091, 1.086, 1.087, 0.051, 1.000, 0.000},
+      {"gpt_medium_h200", 0, 0.958, 0.107, 1.106, 1.107, 0.051, 1.000, 0.000},
+      {"gpt_wide_h100", 0, 1.000, 0.155, 1.154, 1.155, 0.018, 1.000, 0.000},
+      {"gpt_wide_h200", 0, 1.000, 0.131, 1.130, 1.131, 0.019, 1.000, 0.000},
+      {"llama_deep_h100", 0, 0.976, 0.116, 0.888, 0.889, 0.043, 1.000, 0.000},
+      {"llama_deep_h200", 0, 1.000, 0.131, 0.873, 0.874, 0.043, 1.000, 0.000},
+      {"llama_vocabulary_h100", 0, 1.000, 0.011, 0.991, 0.992, 0.055, 0.875, 0.000},
+      {"llama_vocabulary_h200", 0, 1.000, 0.038, 0.966, 0.967, 0.055, 1.000, 0.000},
+      {"llama_wide_h100", 0, 1.000, 0.017, 1.008, 1.009, 0.037, 1.000, 0.000},
+      {"llama_wide_h200", 0, 1.000, 0.040, 0.977, 0.978, 0.037, 1.000, 0.000},
+  };
+}
+
 } // namespace tessera::bench

@@ -36,28 +36,34 @@ struct PublishedRuns {
   }
 };
 
-/// Prices runs_MODEL.csv on cluster_h100_efa.json and runs_MODEL_CLUSTER.csv on
-/// cluster_CLUSTER.json, with model_MODEL.json, in the order of their names. `change` may change
-/// what a cluster's file says; `only` takes the names that begin so. Throws: ConfigError.
+/// Prices runs_MODEL_CLUSTER.csv on cluster_CLUSTER.json, where the folder has that, and
+/// runs_MODEL.csv on cluster_h100_efa.json, with model_MODEL.json, in the order of their names.
+/// `change` may change what a cluster's file says; `only` takes the names that begin so. Throws:
+/// ConfigError.
 inline std::vector<PublishedRuns> published_runs(
     const std::string& folder,
     const cost::Constants& constants,
     const std::function<void(cost::Cluster&)>& change = [](cost::Cluster&) {},
     const std::string& only = "") {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    const std::string file = entry.path().filename().string();
-    if (file.starts_with("runs_" + only) && file.ends_with(".csv")) {
-      names.push_back(file.substr(5, file.size() - 9));
+  const auto names_between = [&](const std::string& begin, const std::string& end) {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      const std::string file = entry.path().filename().string();
+      if (file.starts_with(begin) && file.ends_with(end)) {
+        names.push_back(file.substr(begin.size(), file.size() - begin.size() - end.size()));
+      }
     }
-  }
-  std::sort(names.begin(), names.end());
+    std::sort(names.begin(), names.end());
+    return names;
+  };
+  const auto clusters = names_between("cluster_", ".json");
   std::vector<PublishedRuns> all;
-  for (const std::string& name : names) {
+  for (const std::string& rest : names_between("runs_" + only, ".csv")) {
+    const std::string name = only + rest;
     std::string model = name;
     std::string cluster = "h100_efa";
-    for (const char* other : {"h100_80gb", "a100_80gb", "a100_40gb"}) {
-      if (name.ends_with(std::string("_") + other)) {
+    for (const std::string& other : clusters) {
+      if (name.ends_with("_" + other)) {
         cluster = other;
         model = name.substr(0, name.size() - cluster.size() - 1);
       }

@@ -1,9 +1,10 @@
 // Prices published runs and says how far the estimates are from what was measured.
 // usage: planner_runs FOLDER [--rows | --limits]
 //        planner_runs FOLDER --sensitivity SMP-FOLDER MEGATRON-FOLDER [AMP-FOLDER]
-// FOLDER has runs_*.csv, model_*.json and cluster_*.json (bench/planner/published). With --rows:
-// every run; with --limits: what bench/planner/accuracy_limits.h may say at most; with
-// --sensitivity: which of these limits break when a constant changes by a quarter.
+// FOLDER has runs_*.csv, model_*.json and cluster_*.json (bench/planner/published,
+// bench/planner/one_device). With --rows: every run; with --limits: what
+// bench/planner/accuracy_limits.h may say at most; with --sensitivity: which of these limits break
+// when a constant changes by a quarter.
 #include <cmath>
 #include <cstdio>
 #include <exception>
@@ -97,7 +98,7 @@ void show_limits(const std::vector<PublishedRuns>& all) {
   const auto up = [](double value) { return std::ceil(1000 * value) / 1000; };
   for (const PublishedRuns& runs : all) {
     std::set<int> counts = {0};
-    if (runs.name.starts_with("llama")) {
+    if (runs.name.starts_with("llama") && runs.node_counts().size() > 1) {
       counts = runs.node_counts();
     }
     for (const int nodes : counts) {

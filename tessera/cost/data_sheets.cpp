@@ -24,7 +24,9 @@ constexpr double kPublishedStartSeconds = 75e-6;
 // bandwidth.
 constexpr double kProductShare = 0.7;
 constexpr double kMemoryShare = 0.75;
-// The power limit holds Hoppers further below the peak of their highest clock.
+// Fitted on runs of nodes of eight. One device alone reaches 0.69
+// (bench/results/planner_one_device_2026-11-27.md), so that the rest is of those clusters or their
+// software.
 constexpr double kHopperShare = 0.59;
 
 struct Sheet {

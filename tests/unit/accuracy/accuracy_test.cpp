@@ -16,9 +16,21 @@ TEST(Accuracy, PublishedRunsArePricedAsWellAsWhenTheLimitsWereSet) {
   EXPECT_THAT(broken_limits(all, accuracy_limits()), testing::IsEmpty());
 }
 
-TEST(Accuracy, EveryLimitIsOfRunsThatAreThere) {
-  const std::vector<PublishedRuns> all = published_runs(PUBLISHED_RUNS, {});
-  for (const AccuracyLimits& limit : accuracy_limits()) {
+// Whose rates are those of single kernels: no run of a model had a part in any figure.
+TEST(Accuracy, RunsOnOneDeviceArePricedAsWellAsWhenTheLimitsWereSet) {
+  const std::vector<PublishedRuns> all = published_runs(ONE_DEVICE_RUNS, {});
+  std::size_t runs = 0;
+  for (const PublishedRuns& one : all) {
+    runs += one.table.rows.size();
+  }
+  EXPECT_EQ(runs, 96u); // six models, two devices
+  EXPECT_THAT(broken_limits(all, one_device_limits()), testing::IsEmpty());
+}
+
+void expect_runs_of(
+    const std::vector<AccuracyLimits>& limits,
+    const std::vector<PublishedRuns>& all) {
+  for (const AccuracyLimits& limit : limits) {
     bool found = false;
     for (const PublishedRuns& one : all) {
       found |=
@@ -26,6 +38,11 @@ TEST(Accuracy, EveryLimitIsOfRunsThatAreThere) {
     }
     EXPECT_TRUE(found) << limit.runs << " on " << limit.nodes;
   }
+}
+
+TEST(Accuracy, EveryLimitIsOfRunsThatAreThere) {
+  expect_runs_of(accuracy_limits(), published_runs(PUBLISHED_RUNS, {}));
+  expect_runs_of(one_device_limits(), published_runs(ONE_DEVICE_RUNS, {}));
 }
 
 // A limit that no constant moves holds nothing; a constant that moves no limit is not known.
