@@ -10,6 +10,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/half/bf16_kernels.h"
 #include "tessera/half/widened.h"
 #include "tessera/tensor/torch_compat.h"
 
@@ -58,6 +59,72 @@ std::vector<Entry> products() {
   };
 }
 
+/// Kernels of bf16 where something has asked for them (bf16_kernels.h), else as above.
+bool& bf16_is_quick() {
+  static bool quick = false;
+  return quick;
+}
+
+template <auto kOriginal, typename Function = decltype(kOriginal)>
+struct Gelu;
+template <auto kOriginal, typename Word>
+struct Gelu<kOriginal, Tensor (*)(const Tensor&, Word)> {
+  static Tensor call(const Tensor& x, Word approximate) {
+    return bf16_is_quick() && gelu_is_tabled(x, approximate == "tanh")
+               ? tabled_gelu(x)
+               : Widened<kOriginal, Kind::kPlain>::call(x, approximate);
+  }
+};
+
+template <auto kOriginal, typename Function = decltype(kOriginal)>
+struct GeluBackward;
+template <auto kOriginal, typename Word>
+struct GeluBackward<kOriginal, Tensor (*)(const Tensor&, const Tensor&, Word)> {
+  static Tensor call(const Tensor& gradient, const Tensor& x, Word approximate) {
+    const bool approximates = approximate == "tanh";
+    return bf16_is_quick() && gelu_is_tabled(x, approximates) &&
+                   gelu_is_tabled(gradient, approximates) && gradient.sizes() == x.sizes()
+               ? tabled_gelu_backward(gradient, x)
+               : Widened<kOriginal, Kind::kPlain>::call(gradient, x, approximate);
+  }
+};
+
+std::tuple<Tensor, Tensor, Tensor> layer_norm(
+    const Tensor& x,
+    at::IntArrayRef shape,
+    const TorchOptional<Tensor>& weight,
+    const TorchOptional<Tensor>& bias,
+    double epsilon) {
+  const bool follows = bf16_is_quick() && norm_follows_from_rows(x, shape, weight, bias);
+  const NormRowsKeeper keeper = norm_rows_keeper();
+  const NormRows rows = follows ? keeper.given() : NormRows();
+  if (rows.mean.defined()) {
+    return {normalized(x, rows, *weight, *bias), rows.mean, rows.rstd};
+  }
+  auto results = Widened<&at::cpu::native_layer_norm, Kind::kStatistics>::call(
+      x, shape, weight, bias, epsilon);
+  if (follows) {
+    keeper.keep({std::get<1>(results), std::get<2>(results)});
+  }
+  return results;
+}
+
+std::vector<Entry> quick_in_bf16() {
+  namespace cpu = at::cpu;
+  return {
+      {"gelu",
+       [](torch::Library& library, const char* name) {
+         library.impl(name, &Gelu<&cpu::gelu>::call);
+       }},
+      {"gelu_backward",
+       [](torch::Library& library, const char* name) {
+         library.impl(name, &GeluBackward<&cpu::gelu_backward>::call);
+       }},
+      {"native_layer_norm",
+       [](torch::Library& library, const char* name) { library.impl(name, &layer_norm); }},
+  };
+}
+
 // The running statistics of a batch norm are changed in place, although they come as constant.
 std::tuple<Tensor, Tensor, Tensor> batch_norm(
     const Tensor& input,
@@ -99,7 +166,6 @@ std::vector<Entry> norms() {
       entry<&cpu::_softmax_backward_data>("_softmax_backward_data"),
       entry<&cpu::_log_softmax>("_log_softmax"),
       entry<&cpu::_log_softmax_backward_data>("_log_softmax_backward_data"),
-      entry<&cpu::native_layer_norm, Kind::kStatistics>("native_layer_norm"),
       entry<&cpu::native_layer_norm_backward, Kind::kBackward>("native_layer_norm_backward"),
       {"native_batch_norm",
        [](torch::Library& library, const char* name) { library.impl(name, &batch_norm); }},
@@ -113,8 +179,6 @@ std::vector<Entry> activations() {
   using WithBounds =
       Tensor(const Tensor&, const TorchOptional<Scalar>&, const TorchOptional<Scalar>&);
   return {
-      entry<&cpu::gelu>("gelu"),
-      entry<&cpu::gelu_backward>("gelu_backward"),
       entry<&cpu::gelu_backward_outf>("gelu_backward.grad_input"),
       entry<&cpu::relu>("relu"),
       entry<&cpu::relu_>("relu_"),
@@ -179,7 +243,8 @@ std::vector<Entry> images() {
 
 std::vector<Entry> entries() {
   std::vector<Entry> all;
-  for (const auto& list : {products(), norms(), activations(), numbers(), images()}) {
+  for (const auto& list :
+       {products(), norms(), activations(), quick_in_bf16(), numbers(), images()}) {
     all.insert(all.end(), list.begin(), list.end());
   }
   return all;
@@ -287,6 +352,12 @@ void support_processor() {
 void widen_bf16_products() {
   static const std::unique_ptr<torch::Library> library = registered(products());
   widened_types().bfloat16 = true;
+}
+
+void quicken_bf16() {
+  try_bf16_kernels();
+  static const std::unique_ptr<torch::Library> library = registered(quick_in_bf16());
+  bf16_is_quick() = library != nullptr;
 }
 
 void support_bf16_products() {

@@ -4,7 +4,7 @@
 #include <vector>
 
 /// f16 on the processor, for which older versions of libtorch have no kernels, and products of
-/// bf16, for which they have slow ones.
+/// bf16, for which they have slow ones; as for some other functions of bf16.
 namespace tessera::half {
 
 /// From now on, and for the rest of the process, operators that this libtorch cannot compute in f16
@@ -24,6 +24,13 @@ void support_processor();
 void support_bf16_products();
 /// The same on every processor.
 void widen_bf16_products();
+
+/// From now on, and for the rest of the process, GELU with a tanh, its gradient and, in the second
+/// run of what is recomputed, layer norms (norm_rows.h) of bf16 are computed by kernels that have
+/// the bits of libtorch's and take an eighth of their time; where this libtorch has other bits,
+/// which is tried once, it keeps its own. Harmless to repeat. Not collective. Threads: one at a
+/// time, before others run.
+void quicken_bf16();
 
 /// The operators that `support_processor` computes in f32 where libtorch lacks them, by name.
 std::vector<std::string> widened_operators();

@@ -10,6 +10,8 @@
 #include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
 
+#include "tessera/tensor/bf16.h"
+
 namespace tessera::recompute {
 
 namespace {
@@ -66,14 +68,9 @@ T narrow(Number number) {
   return static_cast<T>(number);
 }
 
-/// As c10::BFloat16 does, without a branch, so that the compiler takes several at a time.
 template <>
 inline c10::BFloat16 narrow<c10::BFloat16, float>(float number) {
-  std::uint32_t bits = 0;
-  std::memcpy(&bits, &number, sizeof(bits));
-  const std::uint32_t rounded = (bits + 0x7FFFU + ((bits >> 16U) & 1U)) >> 16U;
-  const bool is_nan = (bits & 0x7FFFFFFFU) > 0x7F800000U;
-  return {static_cast<std::uint16_t>(is_nan ? 0x7FC0U : rounded), c10::BFloat16::from_bits()};
+  return rounded_to_bf16(number);
 }
 
 /// The numbers with one bit, in order: shifts by unlike counts are no instruction of every

@@ -124,6 +124,16 @@ KeptMask given_mask() {
   return masks_are_given() ? t_products->next_mask() : KeptMask();
 }
 
+void keep_norm_rows(const half::NormRows& rows) {
+  if (masks_are_kept()) {
+    t_products->keep_norm_rows(rows);
+  }
+}
+
+half::NormRows given_norm_rows() {
+  return masks_are_given() ? t_products->next_norm_rows() : half::NormRows();
+}
+
 at::Tensor kept_linear(
     const at::Tensor& given,
     const at::Tensor& x,
@@ -170,6 +180,11 @@ void KeptProducts::keep_mask(const KeptMask& mask) {
   const bool restores = restores_random_ && mask.generator.defined();
   keep_result(mask.bits);
   keep_result(restores ? mask.generator : at::empty({0}, at::kByte));
+}
+
+void KeptProducts::keep_norm_rows(const half::NormRows& rows) {
+  keep_result(rows.mean);
+  keep_result(rows.rstd);
 }
 
 void KeptProducts::keep_result(const at::Tensor& result) {
@@ -231,6 +246,12 @@ KeptMask KeptProducts::next_mask() {
   return {bits, generator.numel() > 0 ? generator : at::Tensor()};
 }
 
+half::NormRows KeptProducts::next_norm_rows() {
+  const at::Tensor mean = next_result();
+  const at::Tensor rstd = next_result();
+  return {mean, rstd};
+}
+
 at::Tensor KeptProducts::next_result() {
   if (next_ == results_.size()) {
     refuse_more();
@@ -285,6 +306,11 @@ ProductScope::ProductScope(KeptProducts& products, const void* module, Run run)
       previous_module_(std::exchange(t_module, module)),
       previous_run_(std::exchange(t_run, run)) {
   products.start_over();
+  static const bool kept = [] {
+    half::set_norm_rows_keeper({&given_norm_rows, &keep_norm_rows});
+    return true;
+  }();
+  static_cast<void>(kept);
 }
 
 ProductScope::~ProductScope() {

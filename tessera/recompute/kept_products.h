@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/half/norm_rows.h"
 #include "tessera/recompute/version.h"
 
 /// Selective recomputation: a region keeps the results of its products with weights, and its second
@@ -55,6 +56,10 @@ bool masks_are_given(); // in its second one
 void keep_mask(const KeptMask& mask);
 /// The mask of this place, in that second run; else an undefined one. Throws: as given_product().
 KeptMask given_mask();
+
+/// The same of a layer norm's rows, whose mean and deviation the second run takes over.
+void keep_norm_rows(const half::NormRows& rows);
+half::NormRows given_norm_rows();
 
 /// A product x w + bias of libtorch whose value is `given`; its gradients have the bits of
 /// libtorch's own.
@@ -110,6 +115,8 @@ class KeptProducts {
   void keep(const at::Tensor& result);
   void keep_mask(const KeptMask& mask);
   KeptMask next_mask();
+  void keep_norm_rows(const half::NormRows& rows);
+  half::NormRows next_norm_rows();
   bool with_results() const {
     return with_results_;
   }

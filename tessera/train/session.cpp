@@ -144,6 +144,7 @@ void start(const config::Launched& by_argument) {
   }
   if (config.bf16) {
     half::support_bf16_products();
+    half::quicken_bf16();
   }
   if (config.random == config::RandomNumbers::kLayoutIndependent) {
     random::take_over_dropout();
