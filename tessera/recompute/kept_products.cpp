@@ -9,6 +9,7 @@
 #include "tessera/autograd/node_data.h"
 #include "tessera/autograd/weight_gradient.h"
 #include "tessera/base/error.h"
+#include "tessera/half/norm_rows.h"
 #include "tessera/tensor/torch_compat.h"
 
 namespace tessera::recompute {

@@ -7,8 +7,11 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/half/norm_rows.h"
 #include "tessera/recompute/version.h"
+
+namespace tessera::half {
+struct NormRows;
+}
 
 /// Selective recomputation: a region keeps the results of its products with weights, and its second
 /// run computes the cheap rest, such as norms, activation functions, dropout and attention.

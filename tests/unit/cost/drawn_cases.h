@@ -64,6 +64,11 @@ inline DeviceKind drawn_kind(Draw& draw, const std::string& name) {
   kind.price_per_hour = draw.size(0.1, 10);
   kind.watts = draw.size(50, 500);
   kind.idle_watts = draw.one_in(2) ? 0 : kind.watts / 4;
+  if (draw.one_in(3)) {
+    kind.speed.moves = {{1, draw.size(1e-7, 1e-4)}, {1e6, draw.size(1e-4, 1e-3)}};
+    kind.speed.functions = kind.speed.random = kind.speed.moves;
+    kind.speed.products["f32"] = kind.speed.products["bf16"] = {{64, draw.size(1e-6, 1e-4)}};
+  }
   return kind;
 }
 
@@ -286,6 +291,9 @@ inline Strategy drawn_strategy(Draw& draw, const DescribedModel& model, const Cl
   Strategy one = draw.one_of(all);
   if (one.dp == 2 && draw.one_in(2)) {
     one.replica_microbatch = {one.microbatch_size, draw.whole(1, one.microbatch_size)};
+    if (draw.one_in(2)) {
+      std::swap(one.replica_microbatch[0], one.replica_microbatch[1]);
+    }
   }
   one.schedule = draw.one_in(3) ? Schedule::kSimple : Schedule::kInterleaved;
   one.active_microbatches = draw.one_in(3) ? 0 : one.pp + draw.whole(-1, 2);

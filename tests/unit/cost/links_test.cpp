@@ -57,6 +57,18 @@ TEST(Links, RingsThatCrossOnePairShareItsLink) {
   EXPECT_NEAR(cost.gradient_seconds, 2 * 4e6 / 1e8, 1e-12);
 }
 
+TEST(Links, AMessageInsideANodeTakesNothingOfItsNetwork) {
+  Cluster cluster = small_cluster(2, 0);
+  cluster.nodes[0].count = 3;
+  cluster.nodes[1].count = 1;
+  cluster.nodes[0].intra_bytes_per_s = 1e10;
+  cluster.nodes[0].inter_bytes_per_s = 1e8;
+  cluster.nodes[1].inter_bytes_per_s = 1e9;
+  // Of two replicas one has both stages on the first node, the other one of them.
+  const Strategy strategy = small_strategy(2, 2, 1, 1, 2);
+  EXPECT_EQ(place(strategy, cluster, bare_constants()).stages[0].next_bytes_per_s, 1e8);
+}
+
 TEST(Links, TensorParallelGroupsGoAtTheirSlowestPair) {
   const DescribedModel model = small_model(1, 0, "transformer_layer");
   Cluster cluster = small_cluster(2, 0);

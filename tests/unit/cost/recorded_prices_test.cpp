@@ -81,7 +81,7 @@ TEST(RecordedPrices, OfUniformStrategies) {
     }
   }
   EXPECT_GT(lines.size(), 300u);
-  EXPECT_LT(refused, 120);
+  EXPECT_LT(refused, 160);
   expect_as_recorded(RECORDED_PRICES "/recorded_uniform.txt", lines);
 }
 

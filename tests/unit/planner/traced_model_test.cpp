@@ -464,6 +464,28 @@ TEST(DividedModel, HoldsWhatOneRankDoes) {
   EXPECT_TRUE(divided.part.tail_collectives.at(4).forward.empty());
 }
 
+TEST(DividedModel, KeepsTheBitsOfItsMasks) {
+  ModelTrace traced = small_language_model(3);
+  traced.divisions.push_back(half_of(traced));
+  DivisionTrace& division = traced.divisions[0];
+  const auto mask = [](double elements) {
+    graph::OperatorWork one;
+    one.name = "aten::bernoulli_";
+    one.kind = graph::OperatorWork::Kind::kRandom;
+    one.module = 3;
+    one.elements = elements;
+    return one;
+  };
+  // The home's operators stand around those of the blocks.
+  division.least.insert(division.least.begin() + 1, mask(8000));
+  division.twice.insert(division.twice.begin() + 1, mask(16'000));
+  const auto model = describe_traced(traced, measured_cluster(2));
+  const cost::DividedModel& divided = model.traced()->divided[0];
+  ASSERT_EQ(division.samples, 2);
+  EXPECT_EQ(divided.part.layers[1].given_bytes_per_sample, 8000 / 8 / 2);
+  EXPECT_EQ(divided.part.layers[2].given_bytes_per_sample, 0);
+}
+
 TEST(DividedModel, IsPricedWithItsCollectives) {
   ModelTrace traced = small_language_model(3);
   traced.divisions.push_back(half_of(traced));

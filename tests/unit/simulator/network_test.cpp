@@ -1,6 +1,7 @@
 #include "tessera/simulator/network.h"
 
 #include <algorithm>
+#include <limits>
 #include <random>
 #include <set>
 #include <utility>
@@ -30,6 +31,15 @@ TEST(Network, WeightAndLimitBoundARate) {
   network.start(0, 8, {}, 1, 2);
   EXPECT_EQ(network.end_next(), 0);
   EXPECT_DOUBLE_EQ(network.next_end(), 4);
+}
+
+TEST(Network, ALinkWithoutLimitBoundsNothing) {
+  Network network({std::numeric_limits<double>::infinity(), 10});
+  network.start(0, 40, {0, 1}, 1, 1e9);
+  network.start(0, 40, {0}, 1, 4); // by its own limit
+  EXPECT_DOUBLE_EQ(network.next_end(), 4);
+  EXPECT_EQ(network.end_next(), 0);
+  EXPECT_DOUBLE_EQ(network.next_end(), 10);
 }
 
 // Three flows share link 0, and each has one of links 1 to 3 with a faster flow: one that stands
