@@ -13,9 +13,12 @@ namespace tessera::cost {
 namespace {
 
 // The figures are those of the manufacturers' data sheets, and the time is that in which the hosts
-// of these devices launch an operator. An eager framework takes 5 to 25 us. The hosts of the T4s
-// and V100s whose layers were published (section 4 of Li et al. 2022) take longer, for these
-// profiles show layers that only reshape at 72 to 77 us.
+// of these devices launch an operator of a layer, with its part in recording and running the
+// backward: 28 and 30 us on the hosts of an H100 and an H200
+// (bench/results/planner_one_device_2026-11-27.md). The hosts of the T4s and V100s whose layers
+// were published (section 4 of Li et al. 2022) take longer, for these profiles show layers that
+// only reshape at 72 to 77 us. A kernel alone takes 10 us at the least.
+constexpr double kLaunchSeconds = 28e-6;
 constexpr double kStartSeconds = 10e-6;
 constexpr double kPublishedStartSeconds = 75e-6;
 
@@ -34,7 +37,7 @@ struct Sheet {
   double gigabytes_per_s; // of its memory
   double f32_tflops;
   double half_tflops; // dense, on tensor cores if the device has them
-  double launch_seconds = kStartSeconds;
+  double launch_seconds = kLaunchSeconds;
   double product_share = kProductShare;
   double profiled_gbit_per_s = 0; // between devices of a node, where layers were published
 };
@@ -50,10 +53,10 @@ constexpr std::array<Sheet, 14> kSheets = {{
     {"a100", 1555, 19.5, 312},
     {"a100_40gb", 1555, 19.5, 312},
     {"a100_80gb", 2039, 19.5, 312},
-    {"h100", 3350, 67, 989, kStartSeconds, kHopperShare},
-    {"h100_80gb", 3350, 67, 989, kStartSeconds, kHopperShare},
-    {"h200", 4800, 67, 989, kStartSeconds, kHopperShare},
-    {"gh200", 4000, 67, 989, kStartSeconds, kHopperShare},
+    {"h100", 3350, 67, 989, kLaunchSeconds, kHopperShare},
+    {"h100_80gb", 3350, 67, 989, kLaunchSeconds, kHopperShare},
+    {"h200", 4800, 67, 989, kLaunchSeconds, kHopperShare},
+    {"gh200", 4000, 67, 989, kLaunchSeconds, kHopperShare},
 }};
 
 std::optional<Sheet> sheet_of(const std::string& device_name) {

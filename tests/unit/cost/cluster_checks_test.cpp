@@ -233,7 +233,7 @@ TEST(DataSheets, FiguresFollowFromTheName) {
   EXPECT_EQ(known_memory_bandwidth("V100"), 900e9);
   EXPECT_EQ(known_memory_bandwidth("cpu"), 0);
   EXPECT_EQ(known_launch_seconds("v100"), 75e-6);
-  EXPECT_EQ(known_launch_seconds("A100"), 10e-6);
+  EXPECT_EQ(known_launch_seconds("A100"), 28e-6);
   EXPECT_EQ(known_launch_seconds("cpu"), 0);
   EXPECT_EQ(known_profiled_bandwidth("T4"), 50e9 / 8);
   EXPECT_EQ(known_profiled_bandwidth("a100"), 0);
