@@ -346,5 +346,17 @@ TEST(PlacedStages, InTurnsTheLastSendsToTheFirst) {
   EXPECT_EQ(send_seconds(links, strategy, 3, 1e6, false, latencies()), 0);
 }
 
+TEST(ClusterChecks, AShareOfWaitingIsANumberFromZeroOn) {
+  Cluster cluster = small_cluster(2, 0);
+  for (const double share : {-0.5, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    cluster.waiting = {{.ranks = 2, .share = share}};
+    EXPECT_THROW(validate(cluster), ConfigError) << share;
+  }
+  cluster.waiting = {{.ranks = 1, .share = 0.5}};
+  EXPECT_THROW(validate(cluster), ConfigError);
+  cluster.waiting = {{.ranks = 2, .share = 0}};
+  validate(cluster);
+}
+
 } // namespace
 } // namespace tessera::cost

@@ -119,6 +119,11 @@ TEST(DeviceSpeed, ManySmallProductsHaveTheirOwnSeries) {
   EXPECT_NEAR(forward_of(product(10, 10, 10), speed), 2e-6, 1e-12);
 }
 
+TEST(DeviceSpeed, AProductOfNothingTakesNothing) {
+  EXPECT_EQ(forward_of(product(0, 10, 10), simple_speed()), 0);
+  EXPECT_EQ(pass_seconds(product(10, 0, 10), simple_speed(), Precision::kFull).backward, 0);
+}
+
 TEST(DeviceSpeed, WeightsComeFromMemory) {
   DeviceSpeed speed = simple_speed();
   const double near = forward_of(product(50, 200, 100), speed);

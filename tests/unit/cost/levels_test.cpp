@@ -128,6 +128,9 @@ TEST(Collectives, AllStepsOfARingOverNodesAreStepsBetweenThem) {
   EXPECT_EQ(spread.steps, 14);
   EXPECT_EQ(spread.inside_steps, 0);
   EXPECT_EQ(ring_traffic("all_reduce", 8, 1, 100).inside_steps, 14);
+  const Traffic panel = ring_traffic("panel", 8, 8, 100); // all of it in one step
+  EXPECT_EQ(panel.steps, 1);
+  EXPECT_EQ(panel.wire_bytes, 100);
 }
 
 TEST(Collectives, ATreeHasTheStepsOfItsDepth) {

@@ -145,6 +145,50 @@ TEST(RecordedPlans, OfDrawnSearches) {
   expect_as_recorded(RECORDED_PLANS "/recorded_searches.txt", lines);
 }
 
+// Many microbatches of few devices, where ranks may hold several stages in turns.
+TEST(RecordedPlans, OfTurns) {
+  std::vector<std::string> lines;
+  int in_turns = 0;
+  for (unsigned seed = 0; seed < 150; ++seed) {
+    Draw draw(8'000'000 + seed);
+    Case drawn(draw, 12, 2);
+    drawn.model.global_batch_size = 12;
+    for (cost::DeviceKind& kind : drawn.cluster.kinds) {
+      kind.memory_bytes = 1e12;
+    }
+    for (cost::Node& node : drawn.cluster.nodes) { // messages cost nearly nothing
+      node.intra_bytes_per_s *= 1000;
+      node.inter_bytes_per_s *= 1000;
+      node.stream_bytes_per_s = 0;
+    }
+    drawn.cluster.links.clear();
+    drawn.cluster.groups.clear();
+    SearchOptions options = drawn_search(draw);
+    options.method = Method::kAmp;
+    options.active_microbatches = draw.whole(0, 3);
+    options.most_stages_per_rank = kMostStagesPerRank;
+    options.simulate = 8;
+    options.keep = 8;
+    options.tensor_degree = 1;
+    options.constants = cost::runtime_constants(drawn.cluster, drawn.model.precision);
+    std::string line = std::to_string(seed);
+    try {
+      for (const Candidate& one : search(drawn.model, drawn.cluster, options).best) {
+        line += " " + std::to_string(one.strategy.pp) + "x" +
+                std::to_string(one.strategy.stages_per_rank) + " of " +
+                std::to_string(one.strategy.active_microbatches) + " in " +
+                tessera::recorded(one.seconds());
+        in_turns += one.strategy.stages_per_rank > 1 ? 1 : 0;
+      }
+    } catch (const Error&) {
+      line += " refused";
+    }
+    lines.push_back(line);
+  }
+  EXPECT_GT(in_turns, 10);
+  expect_as_recorded(RECORDED_PLANS "/recorded_turns.txt", lines);
+}
+
 TEST(RecordedPlans, OfStagesOfOwnWidths) {
   std::vector<std::string> lines;
   int found = 0;

@@ -257,6 +257,27 @@ TEST(Search, NodesStayInTheFilesOrderWhereAsked) {
   EXPECT_EQ(orders_of(false).count({1, 0}), 1u);
 }
 
+TEST(Search, ChainsOfNodesLeaveAGroupOnce) {
+  const auto model = small_model(6, 0.5);
+  auto cluster = small_cluster(4, 0);
+  for (cost::Node& node : cluster.nodes) {
+    node.count = 1;
+  }
+  cluster.groups = {{{0, 2}, 1e6}};
+  std::set<std::vector<int>> orders;
+  const SearchOptions options;
+  for (const Point& point : points_of(model, cluster, options)) {
+    for (const Layout& layout : layouts_of(model, cluster, point, options)) {
+      orders.insert(layout.node_order);
+    }
+  }
+  // Some order has the group's nodes at one end.
+  EXPECT_TRUE(std::any_of(orders.begin(), orders.end(), [](const std::vector<int>& order) {
+    const auto in_group = [&](std::size_t i) { return order.at(i) % 2 == 0; };
+    return in_group(0) == in_group(1) && in_group(2) == in_group(3);
+  }));
+}
+
 TEST(Search, RanksThatShareCoresGetLess) {
   const auto model = small_model(8);
   auto cluster = small_cluster(2, 0);

@@ -59,6 +59,7 @@ TEST(PriceTable, ErrorsNameTheLine) {
       refusal(head + "1,4,1,1,[0;4]\n1,4,1,x,[0;4]\n"),
       AllOf(HasSubstr("s.csv: line 3"), HasSubstr("mbs: found \"x\"")));
   EXPECT_THAT(refusal(head + "1,4,1,1,0;4\n"), HasSubstr("[0;15;30]"));
+  EXPECT_THAT(refusal(head + "1,4,1,1,[\n"), HasSubstr("[0;15;30]"));
   EXPECT_THAT(refusal(head + "1,4,1,1\n"), HasSubstr("found 4 cells"));
   EXPECT_THAT(refusal(head + "1,3,1,1,[0;4]\n"), HasSubstr("number of devices, 4"));
   EXPECT_THAT(refusal(""), HasSubstr("is empty"));
@@ -79,6 +80,12 @@ TEST(PriceTable, RowsMayHaveTheirOwnNodesAndBatch) {
   EXPECT_EQ(table.rows[1].cost.stages[0].memory.optimizer, whole.optimizer / 2);
   EXPECT_THAT(refusal(head + "1,4,1,1,[0;4],3,16,0,1\n"), HasSubstr("write 1 to 2"));
   EXPECT_THAT(refusal(head + "1,4,1,1,[0;4],2,16,2,1\n"), HasSubstr("zero: found \"2\""));
+}
+
+TEST(PriceTable, AChoiceMayBeTheFirstColumn) {
+  EXPECT_THAT(
+      refusal("zero,pp,dp,tp,mbs,layer_boundaries\n2,1,4,1,1,[0;4]\n"),
+      HasSubstr("zero: found \"2\"; write 0 or 1 or 3"));
 }
 
 TEST(PriceTable, StagesInTurnsShortenTheBubble) {

@@ -104,6 +104,14 @@ TEST(TracedModel, BlocksMoveAndWhatSharesParametersStays) {
   // So does one that is called twice.
   model.graph.modules[3].calls = 2;
   EXPECT_THAT(movable_modules(model.graph), ElementsAre(5));
+  // But not one whose own part holds its weight once more.
+  model = small_language_model(3);
+  graph::Module part = model.graph.modules[4];
+  part.path = "h.1.part";
+  part.parent = 4;
+  model.graph.modules[4].children = {static_cast<int>(model.graph.modules.size())};
+  model.graph.modules.push_back(part);
+  EXPECT_THAT(movable_modules(model.graph), ElementsAre(3, 4, 5));
   // And one whose weight the model itself holds, beside its modules.
   model = small_language_model(3);
   model.graph.modules[0].parameters = model.graph.modules[4].parameters;
@@ -133,6 +141,22 @@ TEST(TracedModel, SecondsAreThoseOfItsOperators) {
   EXPECT_EQ(whole.layers[1].working_bytes_per_sample, 16e6);
   // Sizes that divide the batch, and no others.
   EXPECT_EQ(whole.tail_seconds.at("cpu").size(), 4u);
+}
+
+TEST(TracedModel, GradientsOfMoreElementsThanWereMeasuredAreAddedInProportion) {
+  ModelTrace model = small_language_model(3);
+  const auto backward = [&] {
+    const auto described = describe_traced(model, measured_cluster(2));
+    const cost::TracedLayer& layer = described.traced()->whole.layers[1];
+    return layer.microbatch_seconds.at("cpu").at(1).backward;
+  };
+  const auto with = [&](std::int64_t elements) {
+    for (graph::Parameter& one : model.graph.parameters) {
+      one.elements = elements;
+    }
+    return backward();
+  };
+  EXPECT_NEAR(with(8'000'000) - with(2'000'000), 6e-3, 1e-9);
 }
 
 TEST(TracedModel, GradientsComeWithTheFirstBackwardOrHaveMemoryOfTheirOwn) {
@@ -462,6 +486,32 @@ TEST(DividedModel, HoldsWhatOneRankDoes) {
   EXPECT_EQ(exchanged.backward[1].operation, "all_gather");
   EXPECT_EQ(exchanged.backward[1].bytes, 800);
   EXPECT_TRUE(divided.part.tail_collectives.at(4).forward.empty());
+}
+
+TEST(DividedModel, CountsCollectivesThatAreAlike) {
+  ModelTrace traced = small_language_model(3);
+  traced.divisions.push_back(half_of(traced));
+  DivisionTrace& division = traced.divisions[0];
+  for (graph::ForwardWork* work : {&division.least, &division.twice}) {
+    const auto gather = std::find_if(
+        work->begin(), work->end(), [](const auto& one) { return one.name == "all_gather"; });
+    graph::OperatorWork again = *gather;
+    graph::OperatorWork of_four = *gather;
+    of_four.ranks = 4;
+    work->insert(gather, {again, of_four});
+  }
+  const auto model = describe_traced(traced, measured_cluster(2));
+  const auto& forward = model.traced()->divided[0].part.layers[1].collectives.at(2).forward;
+  int of_two = 0;
+  int of_four = 0;
+  for (const cost::TensorCollective& one : forward) {
+    if (one.operation == "all_gather") {
+      (one.ranks == 2 ? of_two : of_four) += one.times;
+      EXPECT_EQ(one.times, one.ranks == 2 ? 2 : 1);
+    }
+  }
+  EXPECT_EQ(of_two, 2);
+  EXPECT_EQ(of_four, 1);
 }
 
 TEST(DividedModel, KeepsTheBitsOfItsMasks) {
