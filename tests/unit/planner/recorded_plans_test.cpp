@@ -278,14 +278,23 @@ std::string drawn_table(Draw& draw, const Case& drawn, bool sized) {
     for (const int cut : one.boundaries) {
       cuts += (cuts.empty() ? "[" : ";") + std::to_string(cut);
     }
-    const auto cell = [](int value) { return "," + std::to_string(value); };
-    csv += std::to_string(one.pp) + cell(one.dp) + cell(one.tp) + cell(one.microbatch_size) + "," +
-           cuts + "]" + cell(nodes) + "," + draw.one_of<std::string>({"PDT", "DPT", "TPD"}) +
-           cell(drawn.model.global_batch_size * draw.whole(1, 2)) +
-           cell(draw.one_of<int>({0, 1, 3})) + cell(draw.whole(0, 1)) + cell(one.stages_per_rank) +
-           (sized ? cell(draw.one_of<int>({32, 64})) : "") + "," +
-           (draw.one_in(4) ? "inf" : tessera::recorded(draw.size(1e-3, 1))) + "," +
-           (draw.one_in(3) ? "" : tessera::recorded(draw.size(0.1, 10))) + "\n";
+    // Into names first: a sum's terms are computed in an order of the compiler's.
+    const auto placement = draw.one_of<std::string>({"PDT", "DPT", "TPD"});
+    const int batch = drawn.model.global_batch_size * draw.whole(1, 2);
+    const int zero = draw.one_of<int>({0, 1, 3});
+    const int recompute = draw.whole(0, 1);
+    const int sequence = draw.one_of<int>({32, 64});
+    const auto measured = draw.one_in(4) ? "inf" : tessera::recorded(draw.size(1e-3, 1));
+    const auto gib = draw.one_in(3) ? "" : tessera::recorded(draw.size(0.1, 10));
+    for (const int value : {one.pp, one.dp, one.tp, one.microbatch_size}) {
+      csv += std::to_string(value) + ",";
+    }
+    csv += cuts + "]," + std::to_string(nodes) + "," + placement;
+    for (const int value : {batch, zero, recompute, one.stages_per_rank}) {
+      csv += "," + std::to_string(value);
+    }
+    csv += sized ? "," + std::to_string(sequence) : "";
+    csv += "," + measured + "," + gib + "\n";
   }
   return csv;
 }

@@ -1,0 +1,207 @@
+// Models that tensor-parallel ranks divide: what one rank holds, exchanges and is priced with.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/planner/search.h"
+#include "tessera/planner/to_config.h"
+#include "tessera/planner/traced_model.h"
+
+#include "tests/unit/planner/small_trace.h"
+
+namespace tessera::planner {
+namespace {
+
+using testing::HasSubstr;
+
+// The same model as each of two ranks with samples of their own holds it: half
+// of every block, the embedding whole; a block gathers the samples of both and
+// sums parts of the result.
+DivisionTrace half_of(const ModelTrace& whole) {
+  DivisionTrace division;
+  division.way = {2, cost::Distribution::kSpeed, false};
+  division.samples = 2;
+  division.graph = whole.graph;
+  division.whole = {"wte.weight"};
+  for (graph::Parameter& parameter : division.graph.parameters) {
+    if (parameter.name != "wte.weight") {
+      parameter.elements /= 2;
+    }
+  }
+  const auto work = [&](double batch) {
+    graph::ForwardWork forward;
+    for (const graph::OperatorWork& one : batch == 1 ? whole.one_sample : whole.two_samples) {
+      const auto collective = [&](const char* name, double bytes) {
+        graph::OperatorWork exchange;
+        exchange.name = name;
+        exchange.module = one.module;
+        exchange.kind = graph::OperatorWork::Kind::kCollective;
+        exchange.ranks = 2;
+        exchange.bytes = bytes * batch;
+        forward.push_back(exchange);
+      };
+      const bool block = whole.graph.modules[static_cast<std::size_t>(one.module)].type == "Block";
+      if (block) {
+        collective("all_gather", 400);
+      }
+      forward.push_back(one); // half of two samples
+      if (block) {
+        collective("reduce_scatter", 800);
+      }
+    }
+    return forward;
+  };
+  division.least = work(1);
+  division.twice = work(2);
+  return division;
+}
+
+TEST(DividedModel, HoldsWhatOneRankDoes) {
+  ModelTrace traced = small_language_model(3);
+  traced.divisions.push_back(half_of(traced));
+  const auto model = describe_traced(traced, measured_cluster(2));
+  ASSERT_EQ(model.traced()->divided.size(), 1u);
+  const cost::DividedModel& divided = model.traced()->divided[0];
+  EXPECT_EQ(divided.layers[1].parameters, 250);
+  EXPECT_EQ(divided.part.layers[1].whole_parameters, 0);
+  EXPECT_EQ(divided.part.layers[0].whole_parameters, 1000);
+  // A microbatch of two is one sample of each rank.
+  EXPECT_EQ(divided.part.layers[1].microbatch_seconds.at("cpu").count(1), 0u);
+  EXPECT_NEAR(
+      divided.part.layers[1].microbatch_seconds.at("cpu").at(2).forward,
+      model.traced()->whole.layers[1].microbatch_seconds.at("cpu").at(1).forward,
+      1e-12);
+  const cost::PassCollectives& exchanged = divided.part.layers[1].collectives.at(4);
+  ASSERT_EQ(exchanged.forward.size(), 2u);
+  EXPECT_EQ(exchanged.forward[0].operation, "all_gather");
+  EXPECT_EQ(exchanged.forward[0].bytes, 800); // two samples of 400 bytes
+  // The adjoint of a gather reduces what was gathered, and the other way round.
+  ASSERT_EQ(exchanged.backward.size(), 2u);
+  EXPECT_EQ(exchanged.backward[0].operation, "reduce_scatter");
+  EXPECT_EQ(exchanged.backward[0].bytes, 1600);
+  EXPECT_EQ(exchanged.backward[1].operation, "all_gather");
+  EXPECT_EQ(exchanged.backward[1].bytes, 800);
+  EXPECT_TRUE(divided.part.tail_collectives.at(4).forward.empty());
+}
+
+TEST(DividedModel, CountsCollectivesThatAreAlike) {
+  ModelTrace traced = small_language_model(3);
+  traced.divisions.push_back(half_of(traced));
+  DivisionTrace& division = traced.divisions[0];
+  for (graph::ForwardWork* work : {&division.least, &division.twice}) {
+    const auto gather = std::find_if(
+        work->begin(), work->end(), [](const auto& one) { return one.name == "all_gather"; });
+    graph::OperatorWork again = *gather;
+    graph::OperatorWork of_four = *gather;
+    of_four.ranks = 4;
+    work->insert(gather, {again, of_four});
+  }
+  const auto model = describe_traced(traced, measured_cluster(2));
+  const auto& forward = model.traced()->divided[0].part.layers[1].collectives.at(2).forward;
+  int of_two = 0;
+  int of_four = 0;
+  for (const cost::TensorCollective& one : forward) {
+    if (one.operation == "all_gather") {
+      (one.ranks == 2 ? of_two : of_four) += one.times;
+      EXPECT_EQ(one.times, one.ranks == 2 ? 2 : 1);
+    }
+  }
+  EXPECT_EQ(of_two, 2);
+  EXPECT_EQ(of_four, 1);
+}
+
+TEST(DividedModel, KeepsTheBitsOfItsMasks) {
+  ModelTrace traced = small_language_model(3);
+  traced.divisions.push_back(half_of(traced));
+  DivisionTrace& division = traced.divisions[0];
+  const auto mask = [](double elements) {
+    graph::OperatorWork one;
+    one.name = "aten::bernoulli_";
+    one.kind = graph::OperatorWork::Kind::kRandom;
+    one.module = 3;
+    one.elements = elements;
+    return one;
+  };
+  // The home's operators stand around those of the blocks.
+  division.least.insert(division.least.begin() + 1, mask(8000));
+  division.twice.insert(division.twice.begin() + 1, mask(16'000));
+  const auto model = describe_traced(traced, measured_cluster(2));
+  const cost::DividedModel& divided = model.traced()->divided[0];
+  ASSERT_EQ(division.samples, 2);
+  EXPECT_EQ(divided.part.layers[1].given_bytes_per_sample, 8000 / 8 / 2);
+  EXPECT_EQ(divided.part.layers[2].given_bytes_per_sample, 0);
+}
+
+TEST(DividedModel, IsPricedWithItsCollectives) {
+  ModelTrace traced = small_language_model(3);
+  traced.divisions.push_back(half_of(traced));
+  cost::Cluster cluster = measured_cluster(2);
+  const auto model = describe_traced(traced, cluster);
+  SearchOptions options;
+  options.runnable_only = true;
+  options.keep = 100;
+  options.tensor_degree = 2;
+  options.constants = cost::runtime_constants(cluster, model.precision);
+  const auto priced = [&] { return search(model, cluster, options).best.front().cost; };
+  const double by_bandwidth = priced().tensor_seconds;
+  EXPECT_GT(by_bandwidth, 0);
+  // Gradients of what is whole are averaged over both ranks.
+  EXPECT_GT(priced().gradient_seconds, 0);
+  // What was measured is taken as measured.
+  for (const char* operation : {"all_gather", "reduce_scatter"}) {
+    cluster.collectives.push_back({operation, 2, 1, 400, 1.0});
+  }
+  EXPECT_GT(priced().tensor_seconds, 1.0);
+}
+
+TEST(DividedModel, RanksThatWaitForEachOtherComputeLonger) {
+  ModelTrace traced = small_language_model(3);
+  traced.divisions.push_back(half_of(traced));
+  cost::Cluster cluster = measured_cluster(2);
+  const auto model = describe_traced(traced, cluster);
+  SearchOptions options;
+  options.runnable_only = true;
+  options.keep = 100;
+  options.constants = cost::runtime_constants(cluster, model.precision);
+  const auto computed = [&](int degree) {
+    options.tensor_degree = degree;
+    return search(model, cluster, options).best.front().cost.compute_seconds;
+  };
+  const double alone = computed(1);
+  const double divided = computed(2);
+  cluster.waiting = {{.ranks = 2, .share = 0.25}, {.ranks = 4, .share = 3}};
+  EXPECT_DOUBLE_EQ(computed(1), alone);
+  EXPECT_NEAR(computed(2), 1.25 * divided, 1e-9 * divided);
+}
+
+TEST(DividedModel, WhatIsPlannedIsAConfiguration) {
+  ModelTrace traced = small_language_model(3);
+  traced.divisions.push_back(half_of(traced));
+  const auto model = describe_traced(traced, measured_cluster(2));
+  SearchOptions options;
+  options.runnable_only = true;
+  options.tensor_degree = 2;
+  options.constants = cost::runtime_constants(measured_cluster(2), model.precision);
+  const auto best = search(model, measured_cluster(2), options).best.front();
+  EXPECT_EQ(best.strategy.distribution, cost::Distribution::kSpeed);
+  EXPECT_EQ(best.strategy.microbatch_size % 2, 0);
+  const auto config = config::parse_config(to_config_json(best, model), "planned");
+  EXPECT_EQ(config.tensor_parallel_degree, 2);
+  EXPECT_EQ(config.optimize, "speed");
+  EXPECT_EQ(config.tensor_parallel_kind, "1d");
+  EXPECT_FALSE(config.prescaled_batch);
+  EXPECT_TRUE(config.ddp);
+}
+
+TEST(DividedModel, ADegreeThatWasNotTracedIsNamed) {
+  const auto model = describe_traced(small_language_model(3), measured_cluster(2));
+  try {
+    model.divided_in({2, cost::Distribution::kMemory, true});
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("degree 2 of kind \"memory\""));
+  }
+}
+
+} // namespace
+} // namespace tessera::planner
