@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/config/config.h"
 #include "tessera/planner/search.h"
 #include "tessera/planner/to_config.h"
 #include "tessera/planner/traced_model.h"
