@@ -64,6 +64,7 @@ TEST(DividedModel, HoldsWhatOneRankDoes) {
   ASSERT_EQ(model.traced()->divided.size(), 1u);
   const cost::DividedModel& divided = model.traced()->divided[0];
   EXPECT_EQ(divided.layers[1].parameters, 250);
+  EXPECT_EQ(divided.layers[1].output_elements_per_sample, 400 / 4 / 2); // of two samples
   EXPECT_EQ(divided.part.layers[1].whole_parameters, 0);
   EXPECT_EQ(divided.part.layers[0].whole_parameters, 1000);
   // A microbatch of two is one sample of each rank.
