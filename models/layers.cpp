@@ -185,7 +185,7 @@ at::Tensor padding_bias(const at::Tensor& mask, at::ScalarType dtype) {
 
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets) {
   return at::cross_entropy_loss(
-      logits.reshape({-1, logits.size(-1)}).to(at::kFloat),
+      logits.reshape({-1, logits.size(-1)}).to(at::promoteTypes(logits.scalar_type(), at::kFloat)),
       targets.reshape({-1}),
       {},
       at::Reduction::Mean,

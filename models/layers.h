@@ -82,8 +82,8 @@ at::Tensor padding_bias(const at::Tensor& mask, at::ScalarType dtype);
 /// Positions with this target do not count.
 constexpr std::int64_t kIgnoredTarget = -100;
 
-/// Mean cross entropy in f32 over the targets that are not kIgnoredTarget
-/// (NaN when there are none). Shapes: logits_...V, targets_...
+/// Mean cross entropy in f32 (f64 for logits of f64) over the targets that are not
+/// kIgnoredTarget (NaN when there are none). Shapes: logits_...V, targets_...
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets);
 
 } // namespace tessera::models

@@ -58,7 +58,7 @@ T5LayerNormImpl::T5LayerNormImpl(const T5Options& options)
       weight_(register_parameter("weight", torch::ones({options.d_model}))) {}
 
 at::Tensor T5LayerNormImpl::forward(const at::Tensor& x) {
-  const at::Tensor exact = x.to(at::kFloat);
+  const at::Tensor exact = x.to(at::promoteTypes(x.scalar_type(), at::kFloat));
   const at::Tensor scale = exact.square().mean(-1, /*keepdim=*/true).add_(epsilon_).rsqrt();
   return weight_ * (exact * scale).to(weight_.scalar_type());
 }

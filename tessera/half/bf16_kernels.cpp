@@ -1,8 +1,8 @@
 #include "tessera/half/bf16_kernels.h"
 
-#include <array>
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -172,10 +172,15 @@ bool is_plain(const Tensor& tensor) {
   return tensor.defined() && tensor.scalar_type() == at::kBFloat16 && tensor.is_contiguous();
 }
 
-NormRowsKeeper& kept_keeper() {
-  static NormRowsKeeper keeper = {[] { return NormRows(); }, [](const NormRows& /*rows*/) {}};
-  return keeper;
+NormRows no_rows() {
+  return {};
 }
+void keep_no_rows(const NormRows& /*rows*/) {}
+
+// Each by itself, since threads may compute norms while the first region sets the keeper: a thread
+// that is in no region gets nothing from either one.
+std::atomic<decltype(NormRowsKeeper::given)> given_rows = &no_rows;
+std::atomic<decltype(NormRowsKeeper::keep)> keep_rows = &keep_no_rows;
 
 } // namespace
 
@@ -260,11 +265,12 @@ Tensor normalized(const Tensor& x, const NormRows& rows, const Tensor& weight, c
 }
 
 NormRowsKeeper norm_rows_keeper() {
-  return kept_keeper();
+  return {given_rows, keep_rows};
 }
 
 void set_norm_rows_keeper(const NormRowsKeeper& keeper) {
-  kept_keeper() = keeper;
+  given_rows = keeper.given;
+  keep_rows = keeper.keep;
 }
 
 } // namespace tessera::half

@@ -19,7 +19,7 @@ struct NormRowsKeeper {
 };
 
 /// Asks `keeper` from now on, in every thread, about each norm whose result follows from its rows
-/// (quicken_bf16). Threads: one at a time, before norms are computed that it keeps.
+/// (quicken_bf16). Threads: any, before norms are computed that it keeps.
 void set_norm_rows_keeper(const NormRowsKeeper& keeper);
 
 } // namespace tessera::half

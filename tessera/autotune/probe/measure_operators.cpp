@@ -13,6 +13,7 @@
 #include "tessera/autotune/probe/rounds.h"
 #include "tessera/autotune/probe/work_clock.h"
 #include "tessera/base/stopwatch.h"
+#include "tessera/half/operators.h"
 
 namespace tessera::autotune {
 
@@ -315,6 +316,7 @@ std::function<void()> training_layers(bool backward, std::int64_t rows) {
 /// rounds.
 void measure_operators(const Effort& effort, RankMeasurement& result) {
   const at::AutoGradMode gradients(true);
+  half::support_bf16_products(); // as a run in bf16 computes them
   constexpr std::int64_t kMany = 8;
   std::vector<Measured> all;
   all.push_back(products_of(at::kFloat, 1, effort));
