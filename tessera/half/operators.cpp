@@ -11,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/half/bf16_kernels.h"
+#include "tessera/half/bf16_softmax.h"
 #include "tessera/half/widened.h"
 #include "tessera/tensor/torch_compat.h"
 
@@ -109,6 +110,16 @@ std::tuple<Tensor, Tensor, Tensor> layer_norm(
   return results;
 }
 
+Tensor softmax(const Tensor& x, std::int64_t dim, bool to_float) {
+  if (bf16_is_quick() && !to_float && softmax_is_quick(x, dim)) {
+    const Tensor y = quick_softmax(x);
+    if (y.defined()) {
+      return y;
+    }
+  }
+  return Widened<&at::cpu::_softmax, Kind::kPlain>::call(x, dim, to_float);
+}
+
 std::vector<Entry> quick_in_bf16() {
   namespace cpu = at::cpu;
   return {
@@ -122,6 +133,7 @@ std::vector<Entry> quick_in_bf16() {
        }},
       {"native_layer_norm",
        [](torch::Library& library, const char* name) { library.impl(name, &layer_norm); }},
+      {"_softmax", [](torch::Library& library, const char* name) { library.impl(name, &softmax); }},
   };
 }
 
@@ -162,7 +174,6 @@ std::tuple<Tensor, Tensor, Tensor> batch_norm(
 std::vector<Entry> norms() {
   namespace cpu = at::cpu;
   return {
-      entry<&cpu::_softmax>("_softmax"),
       entry<&cpu::_softmax_backward_data>("_softmax_backward_data"),
       entry<&cpu::_log_softmax>("_log_softmax"),
       entry<&cpu::_log_softmax_backward_data>("_log_softmax_backward_data"),
@@ -356,6 +367,7 @@ void widen_bf16_products() {
 
 void quicken_bf16() {
   try_bf16_kernels();
+  try_bf16_softmax();
   static const std::unique_ptr<torch::Library> library = registered(quick_in_bf16());
   bf16_is_quick() = library != nullptr;
 }

@@ -145,13 +145,26 @@ template <typename T, typename Number>
 multiply_words_wide(const Product<T, Number>& product, std::int64_t begin, std::int64_t end) {
   multiply_words(product, begin, end);
 }
+/// The same for sixteen at a time.
+template <typename T, typename Number>
+[[gnu::target("avx512f,avx512bw,avx512vl")]] void
+multiply_words_widest(const Product<T, Number>& product, std::int64_t begin, std::int64_t end) {
+  multiply_words(product, begin, end);
+}
 #endif
 
 /// multiply_words as this processor does it best. The bits of the result are the same.
 template <typename T, typename Number>
 void multiply_words_fast(const Product<T, Number>& product, std::int64_t begin, std::int64_t end) {
 #if defined(__x86_64__)
+  static const bool is_widest = __builtin_cpu_supports("avx512f") != 0 &&
+                                __builtin_cpu_supports("avx512bw") != 0 &&
+                                __builtin_cpu_supports("avx512vl") != 0;
   static const bool is_wide = __builtin_cpu_supports("avx2") != 0;
+  if (is_widest) {
+    multiply_words_widest(product, begin, end);
+    return;
+  }
   if (is_wide) {
     multiply_words_wide(product, begin, end);
     return;
