@@ -88,6 +88,8 @@ constexpr std::array<std::string_view, 25> kReadArguments = {
     "mse_loss",   "binary_cross_entropy_with_logits",
     "softplus",   "nll_loss",
     "maximum"};
+// Of kReadArguments: the derivative by one factor reads the other.
+constexpr std::array<std::string_view, 2> kReadOtherFactor = {"mul", "div"};
 constexpr std::array<std::string_view, 11> kReadResult = {
     "softmax",
     "_softmax",
@@ -299,7 +301,7 @@ class Operators : public DispatchMode {
     if (work.kind == Kind::kProduct) {
       describe_product(name, factors, work);
     }
-    if (among(kHoldAsMuch, name)) {
+    if (among(kHoldAsMuch, name) && !nn::has_own_derivative()) {
       work.kept_bytes += work.bytes;
     }
     work_.push_back(std::move(work));
@@ -326,6 +328,11 @@ class Operators : public DispatchMode {
     work_.push_back(std::move(work));
   }
 
+  /// What a function with a derivative of its own saves.
+  void saved(const at::Tensor& tensor) {
+    keep(tensor);
+  }
+
   graph::ForwardWork take() {
     return std::move(work_);
   }
@@ -350,11 +357,22 @@ class Operators : public DispatchMode {
 
   // Parameters and inputs of the model are not among those that were made.
   void note_kept_arguments(std::string_view name, at::ArrayRef<c10::IValue> arguments) {
-    if (!among(kReadArguments, name)) {
+    if (!among(kReadArguments, name) || nn::has_own_derivative()) {
       return;
     }
+    std::vector<at::Tensor> tensors;
     for (const c10::IValue& argument : arguments) {
-      for_each_operator_tensor(argument, [&](const at::Tensor& tensor) { keep(tensor); });
+      for_each_operator_tensor(argument, [&](const at::Tensor& tensor) {
+        if (!tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+          tensors.push_back(tensor);
+        }
+      });
+    }
+    if (tensors.size() == 1 && among(kReadOtherFactor, name)) {
+      return; // times a number
+    }
+    for (const at::Tensor& tensor : tensors) {
+      keep(tensor);
     }
   }
 
@@ -372,7 +390,7 @@ class Operators : public DispatchMode {
         if (of_arguments.count(storage) == 0) {
           made_[storage] = {work_.size() - 1, static_cast<double>(bytes_of(tensor)), false};
         }
-        if (among(kReadResult, name)) {
+        if (among(kReadResult, name) && !nn::has_own_derivative()) {
           keep(tensor);
         }
       });
@@ -393,7 +411,8 @@ graph::ForwardWork record_work(torch::nn::Module& root, const std::function<void
   Operators operators(path);
   const nn::InterceptorScope intercept(&path);
   const nn::SkippedWorkScope listen(
-      [&operators](const nn::SkippedWork& work) { operators.skipped(work); });
+      [&operators](const nn::SkippedWork& work) { operators.skipped(work); },
+      [&operators](const at::Tensor& tensor) { operators.saved(tensor); });
   const DispatchScope scope(&operators);
   run();
   return operators.take();

@@ -10,6 +10,7 @@
 #include "tessera/nn/layers/placement.h"
 #include "tessera/nn/parallel/primitives.h"
 #include "tessera/nn/parallel/shard.h"
+#include "tessera/nn/parallel/skipped.h"
 #include "tessera/nn/summa/boundary.h"
 #include "tessera/nn/summa/functional.h"
 
@@ -34,6 +35,7 @@ struct LossNode : Function<LossNode> {
       const at::Tensor& logits,
       const at::Tensor& targets,
       const NodeDataPtr<LossCall>& call) {
+    const OwnDerivativeScope scope;
     const Range own = call->value.own;
     const at::Tensor mine = at::logical_and(targets >= own.start, targets < own.end);
     const at::Tensor column = (targets - own.start).masked_fill_(mine.logical_not(), 0);
@@ -54,6 +56,7 @@ struct LossNode : Function<LossNode> {
     const at::Tensor counts = targets >= 0;
     context->set_materialize_grads(false);
     context->save_for_backward({logits, log_sum, column, mine, counts});
+    scope.saves({logits, log_sum});
     return (log_sum - score).masked_fill_(counts.logical_not(), 0);
   }
 

@@ -9,6 +9,7 @@
 #include "tessera/autograd/node_data.h"
 #include "tessera/autograd/weight_gradient.h"
 #include "tessera/base/error.h"
+#include "tessera/nn/parallel/skipped.h"
 #include "tessera/recompute/kept_products.h"
 #include "tessera/tensor/torch_compat.h"
 
@@ -259,8 +260,10 @@ struct ProductNode : Function<ProductNode> {
       const NodeDataPtr<ProductCall>& call) {
     // A missing gradient stays undefined: a parameter that receives none has none, on all ranks.
     context->set_materialize_grads(false);
+    const OwnDerivativeScope scope;
     const at::Tensor operand = operand_of(call->value, x);
     context->save_for_backward({operand, weight});
+    scope.saves({operand});
     save_node_data(context, call);
     return recompute::product([&] {
       return result_of(call->value, operand, weight, bias.has_value() ? *bias : at::Tensor());

@@ -15,6 +15,7 @@
 #include "tessera/nn/layers/dropout.h"
 #include "tessera/nn/layers/first_keys.h"
 #include "tessera/nn/parallel/random_streams.h"
+#include "tessera/nn/parallel/skipped.h"
 
 namespace tessera::nn {
 
@@ -161,6 +162,7 @@ struct FlashNode : Function<FlashNode> {
       const TorchOptional<at::Tensor>& given_mask,
       const NodeDataPtr<FlashCall>& call) {
     context->set_materialize_grads(false);
+    const OwnDerivativeScope scope;
     const at::Tensor mask = given_mask.has_value() ? *given_mask : at::Tensor();
     const Blockwise blocks(call->value, q, k, v, mask);
     at::Tensor y = at::empty(q.sizes(), q.options());
@@ -191,6 +193,7 @@ struct FlashNode : Function<FlashNode> {
           .copy_(highest.masked_fill(highest.eq(kNever), 0) + at::log(sum));
     });
     context->save_for_backward({q, k, v, mask, y, log_sums});
+    scope.saves({q, k, v, y, log_sums});
     save_node_data(context, call);
     return y;
   }

@@ -9,6 +9,7 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/layers/placement.h"
 #include "tessera/nn/parallel/parameter_creation.h"
+#include "tessera/nn/parallel/skipped.h"
 #include "tessera/tensor/torch_compat.h"
 
 namespace tessera::nn {
@@ -77,10 +78,12 @@ struct NormNode : Function<NormNode> {
       const TorchOptional<at::Tensor>& bias,
       const NodeDataPtr<NormCall>& call) {
     context->set_materialize_grads(false);
+    const OwnDerivativeScope scope;
     const auto wide = at::toOpMathType(x.scalar_type());
     const at::Tensor exact = x.to(wide);
     const Moments moments = moments_of(call->value, exact);
     context->save_for_backward({x, weight, moments.mean, moments.inverse});
+    scope.saves({x, moments.mean, moments.inverse});
     save_node_data(context, call);
     const at::Tensor unit = normed(exact, moments.mean, moments.inverse);
     const at::Tensor factor = weight.to(wide);

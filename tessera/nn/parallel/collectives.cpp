@@ -380,11 +380,12 @@ Pending start_exchange(
 at::Tensor reduce_scatter_blocks(const Ranks& ranks, const at::Tensor& given) {
   const at::Tensor blocks = with_data(given);
   TESSERA_CHECK(blocks.size(0) == ranks.size() && ranks.in_order());
-  if (ranks.shapes_only() && ranks.size() > 1) {
-    tell_skipped("reduce_scatter", ranks.size(), blocks);
+  if (ranks.size() == 1) {
+    return blocks.select(0, 0);
   }
-  if (ranks.size() == 1 || ranks.shapes_only()) {
-    return blocks.select(0, ranks.rank()); // the one block, or its shape
+  if (ranks.shapes_only()) {
+    tell_skipped("reduce_scatter", ranks.size(), blocks);
+    return shaped(blocks, blocks.sizes().slice(1).vec());
   }
   const at::Tensor output = at::empty_like(blocks.select(0, 0));
   ranks.group().reduce_scatter(output, blocks);

@@ -8,12 +8,15 @@ namespace tessera::nn {
 
 namespace {
 
-thread_local const SkippedListener* t_listener = nullptr;
+thread_local const SkippedWorkScope::Listener* t_listener = nullptr;
+thread_local int t_own_derivatives = 0;
 
 } // namespace
 
-SkippedWorkScope::SkippedWorkScope(SkippedListener listener)
-    : listener_(std::move(listener)), previous_(t_listener) {
+SkippedWorkScope::SkippedWorkScope(
+    std::function<void(const SkippedWork&)> skipped,
+    std::function<void(const at::Tensor&)> saved)
+    : listener_{std::move(skipped), std::move(saved)}, previous_(t_listener) {
   t_listener = &listener_;
 }
 
@@ -21,9 +24,32 @@ SkippedWorkScope::~SkippedWorkScope() {
   t_listener = previous_;
 }
 
+OwnDerivativeScope::OwnDerivativeScope() {
+  ++t_own_derivatives;
+}
+
+OwnDerivativeScope::~OwnDerivativeScope() {
+  --t_own_derivatives;
+}
+
+void OwnDerivativeScope::saves(std::initializer_list<at::Tensor> tensors) const {
+  if (t_listener == nullptr || !t_listener->saved) {
+    return;
+  }
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined()) {
+      t_listener->saved(tensor);
+    }
+  }
+}
+
+bool has_own_derivative() {
+  return t_own_derivatives > 0;
+}
+
 void tell_skipped(const SkippedWork& work) {
   if (t_listener != nullptr) {
-    (*t_listener)(work);
+    t_listener->skipped(work);
   }
 }
 

@@ -1,13 +1,14 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <string>
 
 #include <ATen/core/Tensor.h>
 
-// What distributed modules leave out while one rank traces alone (shapes_only):
-// collectives, and products whose operands other ranks hold. A tracer that
-// wants to know what a step will cost listens.
+// What one rank that traces alone (shapes_only) does not see in the operators of distributed
+// modules: the collectives that they leave out, the products whose operands other ranks hold, and
+// what their own derivatives save. A tracer that wants to know what a step will cost listens.
 namespace tessera::nn {
 
 struct SkippedWork {
@@ -26,20 +27,43 @@ struct SkippedWork {
   double columns = 0;
 };
 
-using SkippedListener = std::function<void(const SkippedWork&)>;
-
 /// Listens on this thread while it lives.
 class SkippedWorkScope {
  public:
-  explicit SkippedWorkScope(SkippedListener listener);
+  /// What is called with the work, and with each tensor that a derivative of its own saves
+  /// (OwnDerivativeScope), unless it is empty.
+  struct Listener {
+    std::function<void(const SkippedWork&)> skipped;
+    std::function<void(const at::Tensor&)> saved;
+  };
+
+  explicit SkippedWorkScope(
+      std::function<void(const SkippedWork&)> skipped,
+      std::function<void(const at::Tensor&)> saved = {});
   ~SkippedWorkScope();
   SkippedWorkScope(const SkippedWorkScope&) = delete;
   SkippedWorkScope& operator=(const SkippedWorkScope&) = delete;
 
  private:
-  SkippedListener listener_;
-  const SkippedListener* previous_;
+  Listener listener_;
+  const Listener* previous_;
 };
+
+/// The forward of a function that has a derivative of its own: the operators that it calls while
+/// this lives have none, so that autograd saves nothing of theirs.
+class OwnDerivativeScope {
+ public:
+  OwnDerivativeScope();
+  ~OwnDerivativeScope();
+  OwnDerivativeScope(const OwnDerivativeScope&) = delete;
+  OwnDerivativeScope& operator=(const OwnDerivativeScope&) = delete;
+
+  /// Tells the listener, if there is one, what the derivative saves. Undefined tensors are nothing.
+  void saves(std::initializer_list<at::Tensor> tensors) const;
+};
+
+/// Whether one lives on this thread.
+bool has_own_derivative();
 
 /// Tells the listener, if there is one. Threads: any.
 void tell_skipped(const SkippedWork& work);

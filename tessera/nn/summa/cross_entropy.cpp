@@ -3,6 +3,7 @@
 #include "tessera/autograd/node_data.h"
 #include "tessera/comm/process_group.h"
 #include "tessera/nn/parallel/collectives.h"
+#include "tessera/nn/parallel/skipped.h"
 #include "tessera/nn/summa/functional.h"
 
 namespace tessera::nn::summa {
@@ -25,6 +26,7 @@ class CrossEntropyOnMesh : public torch::autograd::Function<CrossEntropyOnMesh> 
       const at::Tensor& logits,
       const at::Tensor& targets,
       const NodeDataPtr<Classes>& classes) {
+    const OwnDerivativeScope scope;
     const Classes& of = classes->value;
     const Mesh& mesh = *of.mesh;
     const at::Tensor x = logits.reshape({-1, logits.size(-1)}).to(at::kFloat);
@@ -47,6 +49,7 @@ class CrossEntropyOnMesh : public torch::autograd::Function<CrossEntropyOnMesh> 
     powers.div_(sums[0].unsqueeze(1)); // softmax probabilities from here on
     ctx->set_materialize_grads(false);
     ctx->save_for_backward({powers, index, here, counts});
+    scope.saves({powers});
     ctx->saved_data["dtype"] = static_cast<std::int64_t>(logits.scalar_type());
     ctx->saved_data["sizes"] = logits.sizes().vec();
     return loss.view(targets.sizes());

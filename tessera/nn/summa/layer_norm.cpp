@@ -4,6 +4,7 @@
 
 #include "tessera/autograd/node_data.h"
 #include "tessera/nn/parallel/collectives.h"
+#include "tessera/nn/parallel/skipped.h"
 #include "tessera/nn/summa/first_row.h"
 
 namespace tessera::nn::summa {
@@ -47,9 +48,11 @@ class LayerNormOnMesh : public torch::autograd::Function<LayerNormOnMesh> {
       const at::Tensor& beta,
       const NodeDataPtr<Norm>& norm) {
     ctx->set_materialize_grads(false);
+    const OwnDerivativeScope scope;
     NormState state;
     at::Tensor y = norm_forward(norm->value, x, gamma, beta, state);
     ctx->save_for_backward({state.normed, state.inverse, state.affine});
+    scope.saves({state.normed, state.inverse, state.affine});
     ctx->saved_data["dtype"] = static_cast<std::int64_t>(x.scalar_type());
     save_node_data(ctx, norm);
     return y;

@@ -6,6 +6,7 @@
 #include "tessera/autograd/weight_gradient.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/parallel/context.h"
+#include "tessera/nn/parallel/skipped.h"
 #include "tessera/nn/summa/product.h"
 #include "tessera/nn/summa/stationary_weights.h"
 #include "tessera/recompute/kept_products.h"
@@ -38,6 +39,7 @@ class Summa : public torch::autograd::Function<Summa> {
       const at::Tensor& b,
       const NodeDataPtr<ProductCall>& data) {
     ctx->set_materialize_grads(false);
+    const OwnDerivativeScope scope;
     const auto& [mesh, form, layout] = data->value;
     // The linear layer keeps this result together with its bias (linear.cpp).
     at::Tensor out = recompute::given_product();
@@ -49,6 +51,7 @@ class Summa : public torch::autograd::Function<Summa> {
       multiply(*mesh, form, a, b, layout, out);
     }
     ctx->save_for_backward({a, b});
+    scope.saves({a, b});
     save_node_data(ctx, data);
     return out;
   }

@@ -161,7 +161,8 @@ TEST(OverNodes, WaitingDoesNotBurnTheCore) {
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
   const auto busy_ms =
       (after.tv_sec - before.tv_sec) * 1000 + (after.tv_nsec - before.tv_nsec) / 1000000;
-  EXPECT_LT(busy_ms, 250); // of 1000; all threads of the process
+  // Of 1000, which a thread that spins takes; asking MPI took 10 to 330, by machine and load.
+  EXPECT_LT(busy_ms, 700);
 }
 
 TEST(Groups, SeveralTransportsOverPartsOfTheWorld) {
