@@ -52,16 +52,14 @@ std::set<std::string> processor_features() {
 }
 
 std::string picked_blas_kernel() {
-  using Corename = char* (*)();
-  void* library = RTLD_DEFAULT;
-  if (dlsym(library, "openblas_get_corename") == nullptr) {
+  constexpr const char* kName = "openblas_get_corename";
+  void* found = dlsym(RTLD_DEFAULT, kName); // which is a null pointer too
+  if (found == nullptr) {
     // This process has no libtorch; what one would load says the same.
-    library = dlopen("libblas.so.3", RTLD_LAZY | RTLD_LOCAL);
+    void* library = dlopen("libblas.so.3", RTLD_LAZY | RTLD_LOCAL);
+    found = library == nullptr ? nullptr : dlsym(library, kName);
   }
-  const auto corename = library == nullptr
-                            ? nullptr
-                            : reinterpret_cast<Corename>(dlsym(library, "openblas_get_corename"));
-  return corename == nullptr ? "" : corename();
+  return found == nullptr ? "" : reinterpret_cast<char* (*)()>(found)();
 }
 
 std::optional<std::string> better_blas_kernel(

@@ -1,5 +1,8 @@
 #include "cli/blas_kernel.h"
 
+#include <string>
+
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 namespace tessera::cli {
@@ -30,6 +33,17 @@ TEST(BlasKernel, WhatIsUnknownIsLeftAlone) {
   EXPECT_EQ(better_blas_kernel("Prescott", {}), std::nullopt);
   // Some of the 512-bit instructions are not enough.
   EXPECT_EQ(better_blas_kernel("Haswell", {"avx", "avx2", "fma", "avx512f"}), std::nullopt);
+}
+
+// As in a process that libtorch brought it into.
+TEST(BlasKernel, IsFoundAmongWhatIsLoaded) {
+  const std::string alone = picked_blas_kernel();
+  if (alone.empty()) {
+    GTEST_SKIP() << "no OpenBLAS here";
+  }
+  ASSERT_NE(dlopen("libblas.so.3", RTLD_LAZY | RTLD_GLOBAL), nullptr) << dlerror();
+  ASSERT_NE(dlsym(RTLD_DEFAULT, "openblas_get_corename"), nullptr);
+  EXPECT_EQ(picked_blas_kernel(), alone);
 }
 
 } // namespace
