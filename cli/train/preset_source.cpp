@@ -41,7 +41,8 @@ autotune::ModelSource preset_source(const models::Preset& preset, std::int64_t s
     built.forward = [model, sequence](std::int64_t samples) -> std::function<void()> {
       return [model, sequence, samples] {
         const models::Tensors inputs = model->sample_inputs({samples, sequence, 0});
-        model->loss(model->forward(inputs), targets_of(model->preset, inputs));
+        // As the program trains, which may compute the loss inside of the model.
+        model->training_loss(inputs, targets_of(model->preset, inputs));
       };
     };
     return built;

@@ -13,6 +13,7 @@
 #include "tessera/autotune/lone_group.h"
 #include "tessera/comm/world.h"
 #include "tessera/deferred_init/delayed_init.h"
+#include "tessera/nn/layers/lm_head.h"
 #include "tessera/nn/layers/transformer_layer.h"
 #include "tessera/nn/summa/mesh.h"
 #include "tessera/tracer/record_work.h"
@@ -25,6 +26,7 @@ namespace {
 constexpr std::int64_t kSamples = 4;
 constexpr std::int64_t kSequence = 32;
 constexpr std::int64_t kWidth = 96;
+constexpr std::int64_t kVocabulary = 512;
 
 bench::MemoryCount& memory() {
   static bench::MemoryCount& count = bench::MemoryCount::install();
@@ -43,6 +45,9 @@ nn::TransformerOptions layer_options() {
   options.causal_mask_size = kSequence;
   options.pre_layernorm = true;
   options.post_layernorm = false;
+  options.num_layers = 2;
+  options.vocab_size = kVocabulary;
+  options.num_positions = kSequence;
   return options;
 }
 
@@ -51,7 +56,36 @@ torch::Tensor hidden_states(const nn::TensorParallel& parallel) {
   return torch::randn({samples, kSequence, kWidth});
 }
 
-double held_among_others(const nn::TensorParallel& parallel) {
+torch::Tensor own_ids(const nn::TensorParallel& parallel) {
+  const std::int64_t samples = parallel.prescaled_batch ? kSamples : kSamples / parallel.size();
+  return torch::randint(kVocabulary, {samples, kSequence}, torch::kLong);
+}
+
+enum class What { kLayer, kModel, kModelWithLoss };
+
+/// The loss of a language model, by libtorch or by the model itself.
+torch::Tensor
+loss_of(nn::DistributedTransformerLMHead& model, const torch::Tensor& ids, bool by_model) {
+  nn::LMHeadInputs inputs;
+  inputs.input_ids = ids;
+  if (by_model) {
+    inputs.labels = ids;
+    return model->run(inputs);
+  }
+  return at::cross_entropy_loss(model->run(inputs).flatten(0, 1), ids.flatten());
+}
+
+double held_by_model(const nn::TensorParallel& parallel, bool with_loss) {
+  const nn::TensorParallelScope scope(parallel);
+  nn::DistributedTransformerLMHead model(layer_options());
+  const torch::Tensor ids = own_ids(parallel);
+  loss_of(model, ids, with_loss); // what a model makes once stays
+  const std::int64_t before = memory().now();
+  const torch::Tensor loss = loss_of(model, ids, with_loss);
+  return static_cast<double>(memory().now() - before);
+}
+
+double held_by_layer(const nn::TensorParallel& parallel) {
   const nn::TensorParallelScope scope(parallel);
   nn::DistributedTransformerLayer layer(layer_options());
   const torch::Tensor x = hidden_states(parallel).requires_grad_(true);
@@ -61,7 +95,7 @@ double held_among_others(const nn::TensorParallel& parallel) {
   return static_cast<double>(memory().now() - before - static_cast<std::int64_t>(y.nbytes()));
 }
 
-double counted_alone(const nn::TensorParallel& like) {
+double counted_alone(const nn::TensorParallel& like, What what) {
   autotune::LoneGroup group(like.size());
   nn::TensorParallel parallel = like;
   parallel.group = &group;
@@ -72,19 +106,27 @@ double counted_alone(const nn::TensorParallel& like) {
         std::make_unique<autotune::LoneGroup>(like.mesh->columns()),
         std::make_unique<autotune::LoneGroup>(like.mesh->rows()));
   }
+  // An input is held by who made it, and is there.
+  const torch::Tensor x = hidden_states(parallel);
+  const torch::Tensor ids = own_ids(parallel);
   const tracer::DelayedInitScope delayed;
   const nn::TensorParallelScope scope(parallel);
-  nn::DistributedTransformerLayer layer(layer_options());
+  graph::ForwardWork all;
+  if (what == What::kLayer) {
+    nn::DistributedTransformerLayer layer(layer_options());
+    all = tracer::record_work(*layer, [&] { layer->hidden_states(x); });
+  } else {
+    nn::DistributedTransformerLMHead model(layer_options());
+    all = tracer::record_work(*model, [&] { loss_of(model, ids, what == What::kModelWithLoss); });
+  }
   double kept = 0;
-  const torch::Tensor x = hidden_states(parallel); // an input is held by who made it
-  const auto run = [&] { layer->hidden_states(x); };
-  for (const graph::OperatorWork& work : tracer::record_work(*layer, run)) {
+  for (const graph::OperatorWork& work : all) {
     kept += work.kept_bytes;
   }
   return kept;
 }
 
-TEST(KeptMemoryOfADistributedLayer, IsWhatOneRankCountsAlone) {
+TEST(KeptMemoryOfADistributedModule, IsWhatOneRankCountsAlone) {
   memory();
   comm::WorldOptions options;
   options.timeout = std::chrono::seconds(60);
@@ -102,11 +144,15 @@ TEST(KeptMemoryOfADistributedLayer, IsWhatOneRankCountsAlone) {
       if (distribution == nn::Distribution::kTwoD) {
         parallel.mesh = nn::summa::Mesh::make(*world, *group, {});
       }
-      const double held = held_among_others(parallel);
-      const double counted = counted_alone(parallel);
-      EXPECT_NEAR(counted / held, 1, 0.03)
-          << "distribution " << static_cast<int>(distribution) << (prescaled ? ", prescaled" : "")
-          << ": counted " << counted << ", held " << held;
+      for (const What what : {What::kLayer, What::kModel, What::kModelWithLoss}) {
+        const double held = what == What::kLayer
+                                ? held_by_layer(parallel)
+                                : held_by_model(parallel, what == What::kModelWithLoss);
+        const double counted = counted_alone(parallel, what);
+        EXPECT_NEAR(counted / held, 1, 0.05)
+            << "distribution " << static_cast<int>(distribution) << (prescaled ? ", prescaled" : "")
+            << ", case " << static_cast<int>(what) << ": counted " << counted << ", held " << held;
+      }
     }
   }
 }
