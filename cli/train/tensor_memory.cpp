@@ -6,6 +6,8 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 
+#include "tessera/tensor/mapped_bytes.h"
+
 #if __has_include(<malloc.h>)
 #include <malloc.h>
 #endif
@@ -90,6 +92,7 @@ void count_tensor_bytes() {
     // Never destroyed: tensors of static objects outlive what is.
     static auto* counting = new Counting;
     c10::SetCPUAllocator(counting, /*priority=*/1);
+    MappedBytes::observe(&add);
   }
 #endif
 }

@@ -5,9 +5,10 @@
 
 namespace tessera::cli {
 
-/// Counts the bytes of CPU tensors that this process makes from here on, as its heap holds them.
-/// Not counted is what is mapped by hand: panels of a mesh, pages of divided parameters. It costs
-/// an addition for each tensor. Threads: before others make tensors.
+/// Counts the bytes of CPU tensors that this process makes from here on, as its heap holds them,
+/// and those of tensors in memory that the library maps (MappedBytes): blocks of a mesh, and a
+/// rank's parts of divided parameters. Not counted are parameters gathered from other hosts. It
+/// costs an addition for each tensor. Threads: before others make tensors.
 void count_tensor_bytes();
 
 /// Returns the most bytes that the counted tensors held since the last call, which begins anew with

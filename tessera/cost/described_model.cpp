@@ -9,6 +9,32 @@
 
 namespace tessera::cost {
 
+void MostBytes::take(const SampleBytes& one) {
+  const auto at_most = [](const SampleBytes& a, const SampleBytes& b) {
+    return a.per_sample <= b.per_sample && a.constant <= b.constant;
+  };
+  for (const SampleBytes& other : ones_) {
+    if (at_most(one, other)) {
+      return;
+    }
+  }
+  ones_.erase(
+      std::remove_if(
+          ones_.begin(),
+          ones_.end(),
+          [&](const SampleBytes& other) { return at_most(other, one); }),
+      ones_.end());
+  ones_.push_back(one);
+}
+
+double MostBytes::of(int samples) const {
+  double most = 0;
+  for (const SampleBytes& one : ones_) {
+    most = std::max(most, one.per_sample * samples + one.constant);
+  }
+  return most;
+}
+
 std::vector<int> DescribedModel::shared_with() const {
   std::map<std::string, int> index;
   for (std::size_t i = 0; i < layers.size(); ++i) {

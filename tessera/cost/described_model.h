@@ -97,12 +97,50 @@ struct MeasuredModel {
   std::int64_t vocabulary_size = 0;
 };
 
+/// Bytes of which a part grows with the samples of a microbatch.
+struct SampleBytes {
+  double per_sample = 0;
+  double constant = 0;
+
+  SampleBytes& operator+=(const SampleBytes& other) {
+    per_sample += other.per_sample;
+    constant += other.constant;
+    return *this;
+  }
+  SampleBytes operator-(const SampleBytes& other) const {
+    return {per_sample - other.per_sample, constant - other.constant};
+  }
+};
+
+/// The most bytes that one of several operators needs; which one depends on the samples.
+class MostBytes {
+ public:
+  MostBytes() = default;
+  // NOLINTNEXTLINE(google-explicit-constructor): one operator is a case of several
+  MostBytes(const SampleBytes& one) : ones_{one} {}
+
+  /// Adds what another operator needs.
+  void take(const SampleBytes& one);
+  /// Returns the bytes of a microbatch of so many samples, at least 0.
+  double of(int samples) const;
+
+ private:
+  std::vector<SampleBytes> ones_; // none is at most another one in both parts
+};
+
 /// The costs of a layer that follow from its traced operators.
 struct TracedLayer {
   MicrobatchSeconds microbatch_seconds;
   double kept_bytes_per_sample = 0; // activations that the forward keeps for the backward
-  /// The largest tensors that a backward of one of its operators makes and frees again.
-  double working_bytes_per_sample = 0;
+  /// The most that stands beside the activations while the backward of one of its operators runs:
+  /// gradients, without the activations that are freed by then.
+  MostBytes working = {};
+  /// As `working`, of a backward that another rank waits for: it puts off the gradients of weights
+  /// that are parameters of products, and holds what these need until its end.
+  MostBytes deferring = {};
+  double deferred_bytes_per_sample = 0;
+  /// Of each buffer the largest of a stage's layers stands (graph::OperatorWork::buffer_bytes).
+  std::array<MostBytes, 3> buffers = {};
   /// What selective recomputation leaves out of a second forward, and the bytes that it keeps for
   /// that: results of products with weights, and masks of dropout, a bit for an element.
   MicrobatchSeconds given_seconds = {};
@@ -121,6 +159,13 @@ struct TracedPart {
   /// The part of the first layer's seconds that runs behind the others.
   MicrobatchSeconds tail_seconds;
   MicrobatchCollectives tail_collectives = {};
+  /// As TracedLayer::working, of that part.
+  MostBytes tail_working = {};
+  /// Gradients that a backward gives parameters behind the other layers and holds until it comes to
+  /// those in front, which use the same parameters; and what that part keeps for its backward.
+  /// Units: bytes.
+  double held_gradient_bytes = 0;
+  double tail_kept_bytes_per_sample = 0;
 };
 
 /// A model divided among the ranks of a tensor-parallel group. It has the layers of the whole

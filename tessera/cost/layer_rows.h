@@ -2,6 +2,7 @@
 
 // Private to this folder: the rows from which a LayerTable is built.
 
+#include <array>
 #include <cstddef>
 #include <vector>
 
@@ -24,6 +25,10 @@ struct LayerRow {
   double kept_bytes = 0; // of a microbatch, between its forward and its backward
   bool recomputed = false; // by activation checkpointing
   double working_bytes = 0; // while the layer runs its backward
+  /// As TracedLayer::deferring and deferred_bytes_per_sample; other models leave them at 0.
+  double deferring_bytes = 0;
+  double deferred_bytes = 0;
+  std::array<double, 3> buffer_bytes = {}; // as TracedLayer::buffers
   double logit_bytes = 0;
   /// Gathered activations of a microbatch, which are held until the device has used them.
   double gathered_bytes = 0;
@@ -40,6 +45,10 @@ struct LayerRows {
   /// The part of layer 0 that runs behind the last layer, for each kind of device; empty: none.
   std::vector<PassSeconds> tail_seconds;
   PassCollectives tail_exchanged;
+  double tail_working_bytes = 0;
+  /// By how much a microbatch whose backward is between the tail and layer 0 needs more than
+  /// before.
+  double between_bytes = 0;
 };
 
 /// Returns the rows that `row_of` makes for each of so many layers.

@@ -1,6 +1,7 @@
 #include "tessera/cost/layer_table.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -29,6 +30,29 @@ std::vector<std::vector<double>> most_working(const std::vector<LayerRow>& rows)
     for (std::size_t i = first; i < rows.size(); ++i) {
       most = std::max(most, rows[i].working_bytes);
       result[first].push_back(most);
+    }
+  }
+  return result;
+}
+
+// As most_working, of a traced model: a layer works when those behind it have freed what they kept.
+// All stages but the first work for another rank.
+std::vector<std::vector<double>> most_working_of_traced(const std::vector<LayerRow>& rows) {
+  std::vector<std::vector<double>> result(rows.size());
+  for (std::size_t first = 0; first < rows.size(); ++first) {
+    double most = 0;
+    std::array<double, 3> buffers = {};
+    for (std::size_t i = first; i < rows.size(); ++i) {
+      const bool defers = first > 0;
+      const double freed = rows[i].kept_bytes - (defers ? rows[i].deferred_bytes : 0);
+      most = std::max(
+          i > first ? most - freed : 0, defers ? rows[i].deferring_bytes : rows[i].working_bytes);
+      double all_buffers = 0;
+      for (std::size_t b = 0; b < buffers.size(); ++b) {
+        buffers[b] = std::max(buffers[b], rows[i].buffer_bytes[b]);
+        all_buffers += buffers[b];
+      }
+      result[first].push_back(most + all_buffers);
     }
   }
   return result;
@@ -120,7 +144,9 @@ LayerTable::LayerTable(
   collectives_ = prefix_sums(rows.layers, [](const auto& row) { return row.collectives; });
   tensors_ = prefix_sums(rows.layers, [](const auto& row) { return row.tensors; });
   gathered_ = prefix_sums(rows.layers, [](const auto& row) { return row.gathered_bytes; });
-  most_working_ = most_working(rows.layers);
+  most_working_ = traced_ ? most_working_of_traced(rows.layers) : most_working(rows.layers);
+  tail_working_ = rows.tail_working_bytes;
+  between_ = rows.between_bytes;
   const std::vector<int> shared = model.shared_with();
   for (int i = 0; i < layers_; ++i) {
     if (shared[at(i)] >= 0) {
@@ -197,6 +223,9 @@ StageMemory LayerTable::memory(int first, int last, const StageState& state) con
   }
   memory.activations += (gathered_[at(last)] - gathered_[at(first)]) * held(state);
   memory.working = most_working_[at(first)][at(last - first - 1)];
+  if (first == 0) {
+    memory.working = std::max(memory.working, tail_working_) + between_ * (state.backwards - 1);
+  }
   memory.logits = logits_[at(last)] - logits_[at(first)];
   if (traced_ && state.parameter_shards == 1) {
     memory.gradients = gradient_bytes(first, last, state, kept, memory.working);

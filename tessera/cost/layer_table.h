@@ -45,6 +45,7 @@ struct StageState {
   bool offloads_optimizer = false; // Strategy::offload_optimizer_state
   bool offloads_activations = false; // Strategy::offload_activations
   bool replicas = false; // Strategy::dp > 1
+  int backwards = 1; // of those in flight, the ones whose backward may have begun
   /// Whether a backward of the step has ended on the stage when it holds most microbatches.
   bool had_backward = true;
   /// Whether the pipeline has one stage: what recomputed layers keep then leaves and returns layer
@@ -183,6 +184,8 @@ class LayerTable {
   std::vector<double> leaving_; // the part of them that offloading moves
   std::vector<double> logits_;
   std::vector<std::vector<double>> most_working_; // [first][length - 1]
+  double tail_working_ = 0; // of the part of layer 0 behind the last layer
+  double between_ = 0; // LayerRows::between_bytes
   std::vector<Tie> ties_;
 };
 

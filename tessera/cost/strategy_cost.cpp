@@ -284,6 +284,12 @@ stall_seconds(const Cluster& cluster, const PlacementLinks& links, int stages, i
   return cluster.stall_seconds * (messages * microbatches + 2 * (stages - 1));
 }
 
+// Of the microbatches in flight; without a pipeline each backward runs to its end.
+int backwards_begun(const Strategy& strategy, int in_flight) {
+  constexpr int kAhead = 2; // of the stages, by default of active_microbatches
+  return strategy.pp == 1 ? 1 : std::clamp(in_flight, 1, strategy.pp + kAhead);
+}
+
 StageState stage_state(const Strategy& strategy, int in_flight, int microbatches, HostPace host) {
   return {
       .in_flight = in_flight,
@@ -293,6 +299,7 @@ StageState stage_state(const Strategy& strategy, int in_flight, int microbatches
       .offloads_optimizer = strategy.offload_optimizer_state,
       .offloads_activations = strategy.offload_activations,
       .replicas = strategy.dp > 1,
+      .backwards = backwards_begun(strategy, in_flight),
       .had_backward = microbatches > in_flight,
       .by_layer = strategy.pp == 1};
 }

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "tessera/base/error.h"
 #include "tessera/cost/layer_rows.h"
 
@@ -49,7 +51,12 @@ traced_rows(const DescribedModel& model, const Cluster& cluster, const Strategy&
     row.kept_bytes = !recomputed      ? all
                      : keeps_products ? row.output_bytes + traced.given_bytes_per_sample * samples
                                       : row.output_bytes;
-    row.working_bytes = traced.working_bytes_per_sample * samples + (recomputed ? all : 0);
+    row.working_bytes = traced.working.of(samples) + (recomputed ? all : 0);
+    row.deferring_bytes = traced.deferring.of(samples) + (recomputed ? all : 0);
+    for (std::size_t b = 0; b < row.buffer_bytes.size(); ++b) {
+      row.buffer_bytes[b] = traced.buffers[b].of(samples);
+    }
+    row.deferred_bytes = traced.deferred_bytes_per_sample * samples;
     for (const DeviceKind& kind : cluster.kinds) {
       const PassSeconds pass =
           seconds_of(traced.microbatch_seconds, model.name, kind.name, samples);
@@ -81,6 +88,9 @@ traced_rows(const DescribedModel& model, const Cluster& cluster, const Strategy&
   if (tail != part.tail_collectives.end()) {
     rows.tail_exchanged = tail->second;
   }
+  rows.tail_working_bytes = part.tail_working.of(samples);
+  rows.between_bytes =
+      std::max(0.0, part.held_gradient_bytes - part.tail_kept_bytes_per_sample * samples);
   return rows;
 }
 

@@ -38,8 +38,14 @@ ForwardWork work_of_batch(const ForwardWork& one, const ForwardWork& two, double
           &OperatorWork::columns,
           &OperatorWork::elements,
           &OperatorWork::bytes,
-          &OperatorWork::kept_bytes}) {
+          &OperatorWork::kept_bytes,
+          &OperatorWork::gradient_bytes,
+          &OperatorWork::freed_bytes}) {
       at_batch(size);
+    }
+    for (std::size_t b = 0; b < result[i].buffer_bytes.size(); ++b) {
+      const double of_one = one[i].buffer_bytes[b];
+      result[i].buffer_bytes[b] = of_one + (two[i].buffer_bytes[b] - of_one) * (batch - 1);
     }
   }
   return result;

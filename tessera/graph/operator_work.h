@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,14 @@ struct OperatorWork {
   /// Bytes that live until the backward: the results, if an operator reads them there, and what
   /// this one keeps of its own besides.
   double kept_bytes = 0;
+  /// While its backward runs: bytes of the gradients of activations that stand, its own among them,
+  /// and those of the gradients that a parameter gets from several operators.
+  double gradient_bytes = 0;
+  /// Of all that is kept, the bytes that no backward after this one's reads.
+  double freed_bytes = 0;
+  /// The bytes of the buffers that its exchange between ranks, and that of its backward, leave for
+  /// those after it. Of each buffer the largest of all operators stays.
+  std::array<double, 3> buffer_bytes = {};
   /// For collectives, where `name` is the operation: the ranks of the group, and whether the
   /// backward has a collective too.
   int ranks = 0;

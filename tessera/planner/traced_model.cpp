@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -119,6 +120,7 @@ class Layers {
       }
     });
     add_kept_bytes(part.layers);
+    add_working_bytes(part);
     return part;
   }
 
@@ -221,19 +223,81 @@ class Layers {
     for (std::size_t i = 0; i < two.size(); ++i) {
       cost::TracedLayer& layer = layers[layer_[i]];
       layer.kept_bytes_per_sample += (two[i].kept_bytes - one[i].kept_bytes) / trace_.samples;
-      if (two[i].kind != graph::OperatorWork::Kind::kView) {
-        // A loss has the gradients of its probabilities and of its argument at one time.
-        const bool loss = two[i].name.find("cross_entropy") != std::string::npos;
-        const double bytes = (two[i].bytes - one[i].bytes) / trace_.samples;
-        layer.working_bytes_per_sample =
-            std::max(layer.working_bytes_per_sample, (loss ? 2 : 1) * bytes);
-      }
       if (has_weights(i)) {
         layer.given_bytes_per_sample += (two[i].bytes - one[i].bytes) / trace_.samples;
       } else if (two[i].kind == graph::OperatorWork::Kind::kRandom) {
         layer.given_bytes_per_sample += (two[i].elements - one[i].elements) / 8 / trace_.samples;
       }
     }
+  }
+
+  /// Adds the most that stands beside what a part keeps while the backward of one of its operators
+  /// runs: gradients, without what the backwards before it have freed.
+  void add_working_bytes(cost::TracedPart& part) const {
+    const graph::ForwardWork& one = trace_.one_sample;
+    const graph::ForwardWork two = work_of(2 * trace_.samples);
+    const auto bytes = [&](std::size_t i, double graph::OperatorWork::*size) {
+      const double per_sample = (two[i].*size - one[i].*size) / trace_.samples;
+      return cost::SampleBytes{per_sample, one[i].*size - per_sample * trace_.samples};
+    };
+    const cost::SampleBytes held = {0, held_gradients(bytes)};
+    part.held_gradient_bytes = held.constant;
+    std::map<const cost::MostBytes*, cost::SampleBytes> freed; // behind the operator
+    for (std::size_t i = one.size(); i-- > 0;) {
+      cost::SampleBytes stands = bytes(i, &graph::OperatorWork::gradient_bytes);
+      if (one[i].name.find("cross_entropy") != std::string::npos) {
+        // A loss has the gradients of its probabilities and of its argument at one time.
+        stands += bytes(i, &graph::OperatorWork::bytes);
+      }
+      if (is_tail(i)) {
+        part.tail_kept_bytes_per_sample += bytes(i, &graph::OperatorWork::kept_bytes).per_sample;
+      }
+      const auto work = [&](cost::MostBytes& most, const cost::SampleBytes& frees) {
+        most.take(stands - freed[&most]);
+        freed[&most] += frees;
+      };
+      const cost::SampleBytes frees = bytes(i, &graph::OperatorWork::freed_bytes);
+      cost::TracedLayer& layer = part.layers[layer_[i]];
+      for (std::size_t b = 0; b < layer.buffers.size(); ++b) {
+        const double per_sample =
+            (two[i].buffer_bytes[b] - one[i].buffer_bytes[b]) / trace_.samples;
+        layer.buffers[b].take({per_sample, one[i].buffer_bytes[b] - per_sample * trace_.samples});
+      }
+      if (layer_[i] == 0) {
+        work(is_tail(i) ? part.tail_working : layer.working, frees);
+        continue;
+      }
+      stands = stands - held; // which is no part of the layers between layer 0's two parts
+      work(layer.working, frees);
+      if (!defers_weights(i)) {
+        work(layer.deferring, frees);
+        continue;
+      }
+      // What the product was given stays, and so does the gradient of its result.
+      const cost::SampleBytes result = bytes(i, &graph::OperatorWork::bytes);
+      work(layer.deferring, cost::SampleBytes{} - result);
+      layer.deferred_bytes_per_sample += frees.per_sample + result.per_sample;
+    }
+  }
+
+  /// Returns whether the gradient of an operator's weight can be put off. Products on a mesh, which
+  /// ranks run together, compute theirs at once.
+  bool defers_weights(std::size_t i) const {
+    return has_weights(i) && trace_.one_sample[i].name != "product";
+  }
+
+  /// Returns the bytes of gradients that do not grow with the samples and stand during all that
+  /// runs between layer 0's two parts.
+  template <typename Bytes>
+  double held_gradients(const Bytes& bytes_of) const {
+    std::optional<double> least;
+    for (std::size_t i = 0; i < trace_.one_sample.size(); ++i) {
+      if (layer_[i] > 0) {
+        const double bytes = bytes_of(i, &graph::OperatorWork::gradient_bytes).constant;
+        least = std::min(least.value_or(bytes), bytes);
+      }
+    }
+    return std::max(0.0, least.value_or(0));
   }
 
   static void add(const cost::PassSeconds& pass, cost::PassSeconds& sum) {

@@ -8,6 +8,7 @@
 #include "tessera/base/error.h"
 #include "tessera/sharding/pages.h"
 #include "tessera/sharding/parted_tensor.h"
+#include "tessera/tensor/mapped_bytes.h"
 
 namespace tessera::sharding {
 
@@ -30,14 +31,18 @@ std::size_t bytes_of_parts(const at::Tensor& parameter, int degree) {
       parameter.element_size());
 }
 
-// Keeps the memory for as long as the tensor lives.
+// Keeps the memory for as long as the tensor lives, and counts it as this rank's.
 at::Tensor tensor_in(
     const std::shared_ptr<const void>& memory,
     std::byte* at,
     std::int64_t elements,
     const at::Tensor& like) {
+  const auto bytes = elements * static_cast<std::int64_t>(like.element_size());
   return at::from_blob(
-      at, {elements}, [memory](void*) {}, like.options().requires_grad(false));
+      at,
+      {elements},
+      [memory, counted = std::make_shared<MappedBytes>(bytes)](void*) {},
+      like.options().requires_grad(false));
 }
 
 } // namespace

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -16,6 +18,7 @@
 #include "tessera/nn/parallel/skipped.h"
 #include "tessera/tensor/dtype.h"
 #include "tessera/tracer/describe.h"
+#include "tessera/tracer/gradient_lives.h"
 
 namespace tessera::tracer {
 
@@ -106,6 +109,9 @@ constexpr std::array<std::string_view, 3> kHoldAsMuch = {
     "dropout",
     "native_dropout",
     "cross_entropy_loss"};
+
+// Operators whose backward passes the result's gradient on as it is.
+constexpr std::array<std::string_view, 4> kPassGradients = {"add", "add_", "sub", "sub_"};
 
 // Returns the two factors of a product: the first two tensor arguments, after the bias
 // of addmm and baddbmm, which comes first. That of linear comes last.
@@ -250,7 +256,13 @@ class Path : public nn::Interceptor {
 
 class Operators : public DispatchMode {
  public:
-  explicit Operators(const Path& path) : path_(path) {}
+  Operators(const torch::nn::Module& root, const Path& path) : path_(path) {
+    for (const at::Tensor& parameter : root.parameters()) {
+      if (parameter.has_storage() && parameter.requires_grad()) {
+        parameters_.insert(parameter.storage().unsafeGetStorageImpl());
+      }
+    }
+  }
 
   void call(const c10::OperatorHandle& op, torch::jit::Stack* stack) override {
     OperatorWork work;
@@ -273,6 +285,7 @@ class Operators : public DispatchMode {
       factors = factors_of(op, *stack);
     }
     note_kept_arguments(name, arguments); // the call takes them off the stack
+    const Taken taken = note_taken(work.kind, arguments);
     if (takes_meta_tensor(op, *stack)) {
       try {
         call_on_meta(op, stack);
@@ -303,9 +316,10 @@ class Operators : public DispatchMode {
     }
     if (among(kHoldAsMuch, name) && !nn::has_own_derivative()) {
       work.kept_bytes += work.bytes;
+      work.freed_bytes += work.bytes;
     }
     work_.push_back(std::move(work));
-    note_results(name, results, storages);
+    note_results(name, results, storages, taken);
   }
 
   /// Records work that distributed modules leave out while one rank traces alone.
@@ -313,6 +327,7 @@ class Operators : public DispatchMode {
     OperatorWork work;
     work.name = skipped.operation;
     work.module = path_.here();
+    work.buffer_bytes = skipped.buffer_bytes;
     if (skipped.operation == "product") {
       work.kind = Kind::kProduct;
       work.count = skipped.count;
@@ -330,10 +345,23 @@ class Operators : public DispatchMode {
 
   /// What a function with a derivative of its own saves.
   void saved(const at::Tensor& tensor) {
-    keep(tensor);
+    // A product's backward reads it, if the derivative has one.
+    std::size_t by = work_.empty() ? 0 : work_.size() - 1;
+    for (std::size_t i = by; i > last_outside_; --i) {
+      if (work_[i].kind == Kind::kProduct) {
+        by = i;
+        break;
+      }
+    }
+    keep(tensor, by);
+    take_parameter(tensor, by);
   }
 
   graph::ForwardWork take() {
+    lives_.write(work_);
+    for (const auto& [reader, bytes] : freed_) {
+      work_[reader].freed_bytes += bytes;
+    }
     return std::move(work_);
   }
 
@@ -343,16 +371,62 @@ class Operators : public DispatchMode {
     std::size_t by = 0; // index into work_
     double bytes = 0;
     bool kept = false;
+    std::optional<GradientLives::Id> gradient; // where it has one
+  };
+  // What an operator takes: whether its result has a gradient, and those of its arguments.
+  struct Taken {
+    bool differentiable = false;
+    std::vector<std::pair<GradientLives::Id, double>> gradients; // and their bytes
   };
 
-  void keep(const at::Tensor& tensor) {
-    if (!tensor.has_storage() || !tensor.is_floating_point()) {
-      return;
+  Made* find_made(const at::Tensor& tensor) {
+    if (!tensor.has_storage()) {
+      return nullptr;
     }
     const auto made = made_.find(tensor.storage().unsafeGetStorageImpl());
-    if (made != made_.end() && !std::exchange(made->second.kept, true)) {
-      work_[made->second.by].kept_bytes += made->second.bytes;
+    return made == made_.end() ? nullptr : &made->second;
+  }
+
+  // `reader`: the operator whose backward reads it, the first of the forward that does.
+  void keep(const at::Tensor& tensor, std::size_t reader) {
+    Made* made = tensor.is_floating_point() ? find_made(tensor) : nullptr;
+    if (made != nullptr && !std::exchange(made->kept, true)) {
+      work_[made->by].kept_bytes += made->bytes;
+      freed_.emplace_back(reader, made->bytes);
     }
+  }
+
+  bool take_parameter(const at::Tensor& tensor, std::size_t by) {
+    if (!tensor.has_storage()) {
+      return false;
+    }
+    const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+    if (parameters_.count(storage) == 0) {
+      return false;
+    }
+    last_outside_ = nn::has_own_derivative() ? last_outside_ : by;
+    lives_.take_parameter(storage, static_cast<double>(bytes_of(tensor)), by, last_outside_);
+    return true;
+  }
+
+  Taken note_taken(Kind kind, at::ArrayRef<c10::IValue> arguments) {
+    Taken taken;
+    taken.differentiable = nn::has_own_derivative();
+    last_outside_ = taken.differentiable ? last_outside_ : work_.size();
+    for (const c10::IValue& argument : arguments) {
+      for_each_operator_tensor(argument, [&](const at::Tensor& tensor) {
+        if (kind != Kind::kView && take_parameter(tensor, work_.size())) {
+          taken.differentiable = true;
+        }
+        const Made* made = find_made(tensor);
+        if (made != nullptr && made->gradient) {
+          lives_.take(*made->gradient, work_.size());
+          taken.gradients.emplace_back(*made->gradient, made->bytes);
+          taken.differentiable = true;
+        }
+      });
+    }
+    return taken;
   }
 
   // Parameters and inputs of the model are not among those that were made.
@@ -372,7 +446,7 @@ class Operators : public DispatchMode {
       return; // times a number
     }
     for (const at::Tensor& tensor : tensors) {
-      keep(tensor);
+      keep(tensor, work_.size());
     }
   }
 
@@ -380,18 +454,32 @@ class Operators : public DispatchMode {
   void note_results(
       std::string_view name,
       at::ArrayRef<c10::IValue> results,
-      const std::set<const c10::StorageImpl*>& of_arguments) {
+      const std::set<const c10::StorageImpl*>& of_arguments,
+      const Taken& taken) {
+    const std::size_t by = work_.size() - 1;
     for (const c10::IValue& result : results) {
       for_each_operator_tensor(result, [&](const at::Tensor& tensor) {
         if (!tensor.has_storage()) {
           return;
         }
         const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
-        if (of_arguments.count(storage) == 0) {
-          made_[storage] = {work_.size() - 1, static_cast<double>(bytes_of(tensor)), false};
+        if (of_arguments.count(storage) == 0 && parameters_.count(storage) == 0) {
+          Made made = {by, static_cast<double>(bytes_of(tensor)), false, {}};
+          if (taken.differentiable && tensor.is_floating_point()) {
+            made.gradient = lives_.make(by, made.bytes);
+          }
+          made_[storage] = made;
+        }
+        const Made* made = find_made(tensor);
+        if (made != nullptr && made->gradient && among(kPassGradients, name)) {
+          for (const auto& [gradient, bytes] : taken.gradients) {
+            if (bytes == made->bytes) {
+              lives_.unite(*made->gradient, gradient);
+            }
+          }
         }
         if (among(kReadResult, name) && !nn::has_own_derivative()) {
-          keep(tensor);
+          keep(tensor, by);
         }
       });
     }
@@ -400,6 +488,10 @@ class Operators : public DispatchMode {
   const Path& path_;
   graph::ForwardWork work_;
   std::unordered_map<const c10::StorageImpl*, Made> made_;
+  std::set<const c10::StorageImpl*> parameters_; // those that are trained
+  GradientLives lives_;
+  std::size_t last_outside_ = 0; // the last operator outside of derivatives of their own
+  std::vector<std::pair<std::size_t, double>> freed_; // by which backward, bytes
 };
 
 } // namespace
@@ -408,7 +500,7 @@ graph::ForwardWork record_work(torch::nn::Module& root, const std::function<void
   const ModelParts parts = take_apart(root, "");
   const at::NoGradGuard no_grad;
   Path path(parts);
-  Operators operators(path);
+  Operators operators(root, path);
   const nn::InterceptorScope intercept(&path);
   const nn::SkippedWorkScope listen(
       [&operators](const nn::SkippedWork& work) { operators.skipped(work); },

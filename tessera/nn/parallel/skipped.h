@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <functional>
 #include <initializer_list>
 #include <string>
@@ -25,6 +26,10 @@ struct SkippedWork {
   double rows = 0;
   double inner = 0;
   double columns = 0;
+  /// Of a product on a mesh, and of an embedding's panels: the bytes of the buffers that its
+  /// exchange, and those of its backward, leave for the ones after it. Of each buffer the largest
+  /// stays.
+  std::array<double, 3> buffer_bytes = {};
 };
 
 /// Listens on this thread while it lives.

@@ -5,6 +5,7 @@
 #include "tessera/nn/parallel/context.h"
 #include "tessera/nn/parallel/skipped.h"
 #include "tessera/nn/summa/exchange.h"
+#include "tessera/nn/summa/exchange_bytes.h"
 #include "tessera/nn/summa/functional.h"
 
 namespace tessera::nn::summa {
@@ -78,8 +79,11 @@ class EmbeddingOnMesh : public torch::autograd::Function<EmbeddingOnMesh> {
   // Reports to the tracer the panels of the table that come along a mesh column; a backward reduces
   // as many.
   static void tell_skipped_panels(const Table& of, const at::Tensor& table) {
+    const ExchangeBytes buffers =
+        exchange_bytes(*of.mesh, Form::kSumB, {}, table, {of.vocabulary}, table);
     for (const Panel& panel : of.vocabulary.row_panels()) {
       SkippedWork work;
+      work.buffer_bytes = buffers;
       work.operation = "broadcast";
       work.ranks = of.mesh->rows();
       work.bytes = static_cast<double>(

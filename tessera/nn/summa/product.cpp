@@ -9,6 +9,7 @@
 #include "tessera/comm/process_group.h"
 #include "tessera/nn/parallel/context.h"
 #include "tessera/nn/parallel/skipped.h"
+#include "tessera/nn/summa/exchange_bytes.h"
 #include "tessera/nn/summa/gemm.h"
 #include "tessera/nn/summa/stationary_weights.h"
 
@@ -104,9 +105,10 @@ void tell_skipped_product(
     Form form,
     const at::Tensor& a,
     const at::Tensor& b,
-    const MeshBlocks& inner,
+    const WeightLayout& layout,
     const at::Tensor& out,
     bool stays) {
+  const MeshBlocks& inner = layout.rows;
   const int rows = mesh.rows();
   const int columns = mesh.columns();
   const int steps = stays ? rows : static_cast<int>(inner.panels().size());
@@ -121,6 +123,7 @@ void tell_skipped_product(
                             ? static_cast<double>(a.size(1))
                             : static_cast<double>(b.numel()) / std::max(1.0, own_inner);
   work.columns = form == Form::kAtB ? static_cast<double>(b.size(1)) : others;
+  work.buffer_bytes = exchange_bytes_with_gradients(mesh, form, a, b, layout, out);
   tell_skipped(work);
   if (mesh.group().size() == 1) {
     return;
@@ -178,7 +181,7 @@ void multiply(
   const bool transposed = layout.transposed;
   const bool stays = stationary_weights_pay(mesh, form, a.size(0), layout);
   if (tensor_parallel().shapes_only) {
-    tell_skipped_product(mesh, form, a, b, layout.rows, out, stays);
+    tell_skipped_product(mesh, form, a, b, layout, out, stays);
     if (!accumulate) {
       out.zero_();
     }

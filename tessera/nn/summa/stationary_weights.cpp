@@ -83,6 +83,11 @@ bool stationary_weights_pay(
   }
 }
 
+bool gradients_are_one_exchange(const Mesh& mesh, std::int64_t rows, const WeightLayout& layout) {
+  return stationary_weights_pay(mesh, Form::kABt, rows, layout) &&
+         stationary_weights_pay(mesh, Form::kAtB, rows, layout);
+}
+
 void multiply_stationary(
     const Mesh& mesh,
     Form form,

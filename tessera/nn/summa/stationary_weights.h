@@ -30,6 +30,10 @@ bool stationary_weights_pay(
     std::int64_t rows,
     const WeightLayout& layout);
 
+/// Returns whether `gradients_stationary` pays for both gradients of Y = X W, whose blocks have so
+/// many rows. Not collective.
+bool gradients_are_one_exchange(const Mesh& mesh, std::int64_t rows, const WeightLayout& layout);
+
 /// Computes what `multiply` computes, for products with stationary_weights_pay().
 /// `accumulate` is for kAtB only. Collective over the mesh. Threads: one at a time.
 /// Cost: as many multiplications; rank (l, j) reads the blocks of X or Y of all

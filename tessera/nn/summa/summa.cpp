@@ -119,8 +119,7 @@ class Summa : public torch::autograd::Function<Summa> {
   /// records no history, so gradients with a graph of their own (create_graph) exclude it.
   static bool both_stationary(const ProductCall& call, const at::Tensor& c) {
     return !at::GradMode::is_enabled() && !tensor_parallel().shapes_only &&
-           stationary_weights_pay(*call.mesh, Form::kABt, c.size(0), call.layout) &&
-           stationary_weights_pay(*call.mesh, Form::kAtB, c.size(0), call.layout);
+           gradients_are_one_exchange(*call.mesh, c.size(0), call.layout);
   }
 
   /// Writes A's gradient to `of_a`. Returns B's, or adds it to B's gradient where

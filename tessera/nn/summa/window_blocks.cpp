@@ -7,6 +7,7 @@
 #include <c10/util/accumulate.h>
 
 #include "tessera/base/error.h"
+#include "tessera/tensor/mapped_bytes.h"
 
 namespace tessera::nn::summa {
 
@@ -54,9 +55,15 @@ struct WindowBlocks::Region {
   Region(std::shared_ptr<comm::Window> shared, std::size_t offers)
       : window(std::move(shared)), offsets(offers, window->region_bytes() / 2) {}
 
+  void stage(std::size_t bytes) {
+    // Two products stage in turn, and what was written once stays.
+    staged.resize(std::max(staged.bytes(), static_cast<std::int64_t>(2 * bytes)));
+  }
+
   std::shared_ptr<comm::Window> window;
   std::mutex mutex; // tensors may be freed on any thread
   FirstFit offsets; // guarded by mutex
+  MappedBytes staged; // of staged blocks and partial results
 };
 
 WindowBlocks::WindowBlocks(const MeshGroups& mesh, std::shared_ptr<comm::Window> window)
@@ -136,7 +143,7 @@ void WindowBlocks::publish() {
         "; give MeshOptions::shared_bytes at least ",
         4 * used_));
   }
-  staged_high_water_ = std::max(staged_high_water_, used_);
+  region_->stage(used_);
   offer_of(window.rank()) = mine_;
   window.post(kOffered, sequence_ + 1);
 }
@@ -243,7 +250,9 @@ at::Tensor WindowBlocks::allocate(at::IntArrayRef sizes, const at::TensorOptions
   return at::from_blob(
       window.region(window.rank()) + offset,
       sizes,
-      [region = region_, offset](void*) {
+      [region = region_,
+       offset,
+       counted = std::make_shared<MappedBytes>(static_cast<std::int64_t>(bytes))](void*) {
         const std::lock_guard lock(region->mutex);
         region->offsets.give_back(offset);
       },
@@ -251,7 +260,7 @@ at::Tensor WindowBlocks::allocate(at::IntArrayRef sizes, const at::TensorOptions
 }
 
 std::int64_t WindowBlocks::workspace_bytes() const {
-  return static_cast<std::int64_t>(2 * staged_high_water_);
+  return region_->staged.bytes();
 }
 
 std::int64_t WindowBlocks::shared_bytes() const {

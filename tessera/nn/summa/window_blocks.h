@@ -104,7 +104,6 @@ class WindowBlocks {
   std::uint32_t sequence_ = 0; // number of the current product
   std::uint32_t last_read_in_place_ = 0; // 1 + the last product that copied nothing; 0: none
   std::size_t used_ = 0; // bytes of the staging memory
-  std::size_t staged_high_water_ = 0;
 };
 
 /// Returns the data type of `tensor` for reductions.

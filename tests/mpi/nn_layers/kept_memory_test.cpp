@@ -1,5 +1,7 @@
 // What a distributed layer keeps for its backward, as one rank that traces alone counts it, beside
 // the bytes that a rank among others then holds: the planner predicts peaks of memory with it.
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <memory>
 #include <numeric>
@@ -15,6 +17,7 @@
 #include "tessera/deferred_init/delayed_init.h"
 #include "tessera/nn/layers/lm_head.h"
 #include "tessera/nn/layers/transformer_layer.h"
+#include "tessera/nn/summa/exchange.h"
 #include "tessera/nn/summa/mesh.h"
 #include "tessera/tracer/record_work.h"
 
@@ -95,7 +98,12 @@ double held_by_layer(const nn::TensorParallel& parallel) {
   return static_cast<double>(memory().now() - before - static_cast<std::int64_t>(y.nbytes()));
 }
 
-double counted_alone(const nn::TensorParallel& like, What what) {
+struct Counted {
+  double kept = 0;
+  std::array<double, 3> buffers = {}; // of a mesh's exchange
+};
+
+Counted counted_alone(const nn::TensorParallel& like, What what) {
   autotune::LoneGroup group(like.size());
   nn::TensorParallel parallel = like;
   parallel.group = &group;
@@ -119,11 +127,21 @@ double counted_alone(const nn::TensorParallel& like, What what) {
     nn::DistributedTransformerLMHead model(layer_options());
     all = tracer::record_work(*model, [&] { loss_of(model, ids, what == What::kModelWithLoss); });
   }
-  double kept = 0;
+  Counted counted;
   for (const graph::OperatorWork& work : all) {
-    kept += work.kept_bytes;
+    counted.kept += work.kept_bytes;
+    for (std::size_t b = 0; b < counted.buffers.size(); ++b) {
+      counted.buffers[b] = std::max(counted.buffers[b], work.buffer_bytes[b]);
+    }
   }
-  return kept;
+  return counted;
+}
+
+/// Runs a forward and its backward.
+void train_model(const nn::TensorParallel& parallel) {
+  const nn::TensorParallelScope scope(parallel);
+  nn::DistributedTransformerLMHead model(layer_options());
+  loss_of(model, own_ids(parallel), true).backward();
 }
 
 TEST(KeptMemoryOfADistributedModule, IsWhatOneRankCountsAlone) {
@@ -148,12 +166,35 @@ TEST(KeptMemoryOfADistributedModule, IsWhatOneRankCountsAlone) {
         const double held = what == What::kLayer
                                 ? held_by_layer(parallel)
                                 : held_by_model(parallel, what == What::kModelWithLoss);
-        const double counted = counted_alone(parallel, what);
+        const double counted = counted_alone(parallel, what).kept;
         EXPECT_NEAR(counted / held, 1, 0.05)
             << "distribution " << static_cast<int>(distribution) << (prescaled ? ", prescaled" : "")
             << ", case " << static_cast<int>(what) << ": counted " << counted << ", held " << held;
       }
     }
+  }
+}
+
+// Blocks that other ranks read, and parts of results: in memory that the ranks share, or in panels
+// that they send each other.
+TEST(BuffersOfAMesh, AreAsLargeAsOneRankCountsAlone) {
+  comm::WorldOptions options;
+  options.timeout = std::chrono::seconds(60);
+  const comm::WorldPtr world = comm::mpi_world(options);
+  std::vector<int> ranks(static_cast<std::size_t>(world->size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const auto group = world->new_group("tp", ranks);
+  for (const bool prescaled : {false, true}) {
+    nn::TensorParallel parallel;
+    parallel.group = group.get();
+    parallel.distribution = nn::Distribution::kTwoD;
+    parallel.prescaled_batch = prescaled;
+    parallel.mesh = nn::summa::Mesh::make(*world, *group, {});
+    train_model(parallel);
+    const auto held = static_cast<double>(parallel.mesh->exchange().workspace_bytes());
+    const auto buffers = counted_alone(parallel, What::kModelWithLoss).buffers;
+    const double counted = std::accumulate(buffers.begin(), buffers.end(), 0.0);
+    EXPECT_NEAR(counted / held, 1, 0.05) << "counted " << counted << ", held " << held;
   }
 }
 

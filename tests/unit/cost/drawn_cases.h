@@ -154,7 +154,12 @@ inline TracedPart drawn_part(Draw& draw, std::size_t layers, int batch, int degr
     layer.microbatch_seconds = seconds(forward);
     layer.given_seconds = seconds(forward / 2);
     layer.kept_bytes_per_sample = draw.size(1e5, 1e8);
-    layer.working_bytes_per_sample = draw.size(1e4, 1e7);
+    const double working = draw.size(1e4, 1e7);
+    layer.working = SampleBytes{working, 1e5};
+    layer.deferring = SampleBytes{1.5 * working, 1e5};
+    layer.deferred_bytes_per_sample = layer.kept_bytes_per_sample / 4;
+    layer.buffers[0] = SampleBytes{degree > 1 ? working / 2 : 0, 3e5};
+    layer.buffers[2] = SampleBytes{0, i % 2 == 0 ? 2e5 : 4e5};
     layer.given_bytes_per_sample = layer.kept_bytes_per_sample / 3;
     layer.collectives = collectives();
     layer.whole_parameters = degree > 1 ? draw.whole(0, 1000) : 0;
@@ -162,6 +167,9 @@ inline TracedPart drawn_part(Draw& draw, std::size_t layers, int batch, int degr
   }
   part.tail_seconds = seconds(draw.size(1e-5, 1e-3));
   part.tail_collectives = collectives();
+  part.tail_working = SampleBytes{1e6, 2e6};
+  part.held_gradient_bytes = 4e6;
+  part.tail_kept_bytes_per_sample = 1e6;
   return part;
 }
 

@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tessera/tensor/mapped_bytes.h"
+
 namespace tessera::cli {
 namespace {
 
@@ -36,6 +38,24 @@ TEST(TensorMemory, CountsAllThreadsAndWhatOthersFree) {
   EXPECT_NEAR(
       static_cast<double>(*take_tensor_peak()), static_cast<double>(*before + 4 * kMib), kSlack);
   EXPECT_NEAR(static_cast<double>(*take_tensor_peak()), static_cast<double>(*before), kSlack);
+}
+
+TEST(TensorMemory, CountsWhatTheLibraryMaps) {
+  count_tensor_bytes();
+  take_tensor_peak();
+  const auto before = take_tensor_peak();
+  ASSERT_TRUE(before.has_value());
+  const auto bytes_after = [&] { return static_cast<double>(*take_tensor_peak() - *before); };
+  {
+    MappedBytes block(4 * kMib);
+    block.resize(6 * kMib);
+    EXPECT_NEAR(bytes_after(), 6.0 * kMib, kSlack); // not 4 and 6 together
+    block.resize(kMib);
+    EXPECT_NEAR(bytes_after(), 6.0 * kMib, kSlack);
+    EXPECT_NEAR(bytes_after(), 1.0 * kMib, kSlack);
+  }
+  take_tensor_peak();
+  EXPECT_NEAR(bytes_after(), 0.0, kSlack);
 }
 
 TEST(TensorMemory, TensorsFromBeforeAreFreedAsTheyWereMade) {

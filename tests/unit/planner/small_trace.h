@@ -58,6 +58,7 @@ inline ModelTrace small_language_model(int blocks) {
       one.elements = elements * batch;
       one.bytes = 4 * one.elements;
       one.kept_bytes = 3 * one.elements;
+      one.gradient_bytes = one.bytes;
       forward.push_back(one);
     };
     move(embedding, 1e6);

@@ -61,7 +61,7 @@ TEST(TracedModel, SecondsAreThoseOfItsOperators) {
   EXPECT_NEAR(seconds(whole.layers[0].microbatch_seconds, 2), 6e-3, 1e-9);
   EXPECT_NEAR(seconds(whole.tail_seconds, 2), 4e-3, 1e-9);
   EXPECT_EQ(whole.layers[1].kept_bytes_per_sample, 12e6);
-  EXPECT_EQ(whole.layers[1].working_bytes_per_sample, 16e6);
+  EXPECT_EQ(whole.layers[1].working.of(1), 16e6);
   // Sizes that divide the batch, and no others.
   EXPECT_EQ(whole.tail_seconds.at("cpu").size(), 4u);
 }
@@ -116,6 +116,56 @@ TEST(TracedModel, GradientsComeWithTheFirstBackwardOrHaveMemoryOfTheirOwn) {
   EXPECT_EQ(memory({.replicas = true, .had_backward = false}).gradients, kGradients);
   EXPECT_EQ(memory({.in_flight = 2}).activations, 2 * 12e6);
   EXPECT_EQ(memory({.in_flight = 2}).working, 16e6);
+}
+
+// A tied head gives its weight a gradient that waits for the embedding's: one for each microbatch
+// whose backward is between the two, where the head's activations have gone by then.
+TEST(TracedModel, GradientsOfATiedHeadAreHeldUntilTheEmbeddings) {
+  const cost::Cluster cluster = measured_cluster(2);
+  ModelTrace traced = small_language_model(3);
+  const double held = 10e6;
+  for (graph::ForwardWork* work : {&traced.one_sample, &traced.two_samples}) {
+    for (graph::OperatorWork& one : *work) {
+      one.gradient_bytes += held;
+    }
+    work->front().gradient_bytes += 2 * held; // the embedding's part, and the sum
+  }
+  const auto described = describe_traced(traced, cluster);
+  EXPECT_EQ(described.traced()->whole.held_gradient_bytes, held);
+  EXPECT_EQ(described.traced()->whole.layers[1].working.of(2), 2 * 16e6);
+  EXPECT_EQ(described.traced()->whole.layers[0].working.of(2), 2 * 4e6 + 3 * held);
+  cost::Strategy strategy;
+  strategy.pp = 2;
+  strategy.boundaries = {0, 2, 4};
+  strategy.device_of_rank = {0, 1};
+  strategy.activation_checkpointing = false;
+  const auto working = [&](int first, int samples, int backwards) {
+    strategy.microbatch_size = samples;
+    const cost::LayerTable table(
+        described, cluster, strategy, cost::runtime_constants(cluster, described.precision));
+    return table.memory(first, first + 1, {.in_flight = 3, .backwards = backwards}).working;
+  };
+  EXPECT_EQ(working(0, 1, 1), 4e6 + 3 * held);
+  // The head keeps 6 MB of a sample.
+  EXPECT_EQ(working(0, 1, 3), 4e6 + 3 * held + 2 * (held - 6e6));
+  EXPECT_EQ(working(0, 2, 3), 2 * 4e6 + 3 * held);
+  EXPECT_EQ(working(1, 1, 3), 16e6);
+}
+
+TEST(TracedModel, TheOperatorThatNeedsMostDependsOnTheSamples) {
+  cost::MostBytes most;
+  EXPECT_EQ(most.of(5), 0);
+  most.take({10, 0});
+  most.take({2, 100});
+  most.take({1, 50}); // never the most
+  EXPECT_EQ(most.of(1), 102);
+  EXPECT_EQ(most.of(12), 124);
+  EXPECT_EQ(most.of(13), 130);
+  most.take({11, 100}); // always the most
+  EXPECT_EQ(most.of(1), 111);
+  most.take({-20, 0});
+  EXPECT_EQ(most.of(10), 210);
+  EXPECT_EQ(cost::MostBytes(cost::SampleBytes{-3, 0}).of(2), 0);
 }
 
 TEST(TracedModel, WithoutAPipelineAMicrobatchRunsToItsEnd) {

@@ -185,7 +185,7 @@ TEST(Memory, GradientsAreThereBehindTheFirstBackward) {
     cost::TracedLayer layer;
     layer.microbatch_seconds["fast"][1] = {1e-3, 2e-3};
     layer.kept_bytes_per_sample = 100e6;
-    layer.working_bytes_per_sample = 1e6;
+    layer.working = layer.deferring = cost::SampleBytes{1e6, 0};
     traced.whole.layers.push_back(layer);
   }
   traced.whole.tail_seconds["fast"][1] = {};
