@@ -180,7 +180,7 @@ class Plain {
       : net_(blocks, inner), optimizer_(optimizer_of(settings, net_->parameters())) {}
 
   void step(const Batch& batch, int microbatches, bool input_gradient) {
-    optimizer_->zero_grad();
+    optimizer_->zero_grad(/*set_to_none=*/true);
     const auto rows = batch.x.size(0) / microbatches;
     for (int i = 0; i < microbatches; ++i) {
       at::Tensor x = batch.x.narrow(0, i * rows, rows).detach();
@@ -300,7 +300,7 @@ Times measure(const Settings& settings) {
     timed(times.together, times.processor[2], round, stage_step);
     const auto before = tessera::bench::traffic();
     timed(times.strategy, times.processor[3], round, [&] {
-      optimizer.zero_grad();
+      optimizer.zero_grad(/*set_to_none=*/true);
       train_step(own.x, own.y);
       optimizer.step();
     });

@@ -333,7 +333,7 @@ void Trainer::check_data(const OrderedJson& content) {
 
 double Trainer::train_step(std::int64_t number) {
   model_->module->train();
-  optimizer_->zero_grad();
+  optimizer_->zero_grad(/*set_to_none=*/true);
   context().recorder->take(); // what ran between the steps
   double loss = 0;
   const double share = 1.0 / static_cast<double>(job_.accumulation);

@@ -44,8 +44,14 @@ struct Translated {
 Translated translate(const Subject& subject, const Checkpoint& from, const LoadOptions& options);
 /// Loads what fits, a distributed module as a whole or not at all. Not collective.
 void load_translated(const Subject& subject, const Translated& translated);
-/// Loads the optimizer's state in the same way. Not collective.
-void load_optimizer(const Subject& subject, const Checkpoint& from);
+/// What of an optimizer is loaded: the options of its groups (learning rates and the like), the
+/// state of its parameters, or both.
+enum class OptimizerPart { kAll, kOptions, kStates };
+/// Loads the optimizer in the same way. Not collective.
+void load_optimizer(
+    const Subject& subject,
+    const Checkpoint& from,
+    OptimizerPart part = OptimizerPart::kAll);
 /// Restores this rank's random state, if the checkpoint was written under the same layout of ranks.
 /// Not collective.
 void load_random_state(const Context& context, const Checkpoint& from);

@@ -260,7 +260,8 @@ std::vector<at::Tensor> Checkpoint::load_model(
   return loaded;
 }
 
-state::OptimizerState Checkpoint::load_optimizer(const std::vector<Wanted>& parameters) const {
+state::OptimizerState Checkpoint::load_optimizer(const std::vector<Wanted>& parameters, bool states)
+    const {
   const OptimizerRecord& saved = meta_.optimizer;
   if (saved.kind.empty()) {
     throw CheckpointError(
@@ -273,7 +274,7 @@ state::OptimizerState Checkpoint::load_optimizer(const std::vector<Wanted>& para
   for (const auto& parameter : parameters) {
     names.insert(parameter.name);
     const auto found = optimizer_tensors_.find(parameter.name);
-    if (found == optimizer_tensors_.end()) {
+    if (!states || found == optimizer_tensors_.end()) {
       continue;
     }
     std::map<std::string, std::vector<const TensorRecord*>> by_field;

@@ -80,7 +80,8 @@ class Checkpoint {
   /// Returns the optimizer state of these parameters (name, shape and slice are used), for
   /// `restore`. Groups name only these parameters.
   /// Throws: CheckpointError when the checkpoint has no optimizer, or a part is missing or damaged.
-  state::OptimizerState load_optimizer(const std::vector<Wanted>& parameters) const;
+  state::OptimizerState load_optimizer(const std::vector<Wanted>& parameters, bool states = true)
+      const;
 
   /// Returns the tensors that rank `rank` saved for itself alone; empty when there are none.
   std::map<std::string, at::Tensor> load_rank_tensors(int rank) const;

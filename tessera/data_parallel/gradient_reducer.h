@@ -86,6 +86,16 @@ class GradientReducer : public GradientPart {
     return std::exchange(problem_, std::nullopt);
   }
 
+  /// The rows of this rank's batch in the step that runs; 0: not known.
+  void set_rows(std::int64_t rows) {
+    rows_ = rows;
+  }
+  /// Returns whether ranks of the group said other rows in the last step that had a backward on any
+  /// of them. After `finish`, alike on all ranks.
+  bool rows_differ() const {
+    return rows_differ_;
+  }
+
   /// Starts counting; `reduce` false: gradients of this step only add up.
   void begin(bool reduce) override;
 
@@ -178,6 +188,9 @@ class GradientReducer : public GradientPart {
     int missing = 0; // parameters that are not complete yet
     bool late = false;
   };
+
+  std::int64_t rows_ = 0;
+  bool rows_differ_ = false;
 
   void hook(int index);
   at::TensorOptions options_of_sum(const at::Tensor& parameter) const;

@@ -16,13 +16,35 @@ namespace tessera::data_parallel {
 /// What one agreement at the end of a step tells every rank, as bytes: any rank's yes is a yes.
 struct GradientReducer::EndOfStep {
   explicit EndOfStep(std::size_t buckets, std::size_t parameters)
-      : flags(at::zeros({static_cast<std::int64_t>(3 + buckets + 2 * parameters)}, at::kByte)),
+      : flags(at::zeros(
+            {static_cast<std::int64_t>(3 + buckets + 2 * parameters + sizeof(Rows) * 2)},
+            at::kByte)),
         failed(flags.data_ptr<std::uint8_t>()[0]),
         backward(flags.data_ptr<std::uint8_t>()[1]),
         refused(flags.data_ptr<std::uint8_t>()[2]),
         late(flags.data_ptr<std::uint8_t>() + 3),
         has_dense(late + buckets),
-        has_sparse(has_dense + parameters) {}
+        has_sparse(has_dense + parameters),
+        rows(has_sparse + parameters) {}
+
+  using Rows = std::uint64_t;
+
+  /// Each byte of the number, and what it lacks of 255: the largest of all ranks add up to 255
+  /// where the number is the same on all.
+  void say_rows(Rows number) const {
+    for (std::size_t i = 0; i < sizeof(Rows); ++i) {
+      rows[2 * i] = static_cast<std::uint8_t>(number >> (8 * i));
+      rows[2 * i + 1] = static_cast<std::uint8_t>(255 - rows[2 * i]);
+    }
+  }
+  bool rows_differ() const {
+    for (std::size_t i = 0; i < sizeof(Rows); ++i) {
+      if (rows[2 * i] + rows[2 * i + 1] != 255) {
+        return true;
+      }
+    }
+    return false;
+  }
 
   at::Tensor flags;
   std::uint8_t& failed;
@@ -32,6 +54,7 @@ struct GradientReducer::EndOfStep {
   // By parameter: what kinds of gradient it has.
   std::uint8_t* has_dense;
   std::uint8_t* has_sparse;
+  std::uint8_t* rows; // of this rank's batch
 };
 
 bool GradientReducer::finish(const std::optional<std::string>& failure) {
@@ -45,6 +68,7 @@ bool GradientReducer::finish(const std::optional<std::string>& failure) {
   end.failed = failure ? 1 : 0;
   end.backward = backward_ ? 1 : 0;
   end.refused = refusal ? 1 : 0;
+  end.say_rows(static_cast<std::uint64_t>(rows_));
   for (std::size_t i = 0; i < buckets_.size(); ++i) {
     end.late[i] = buckets_[i].late ? 1 : 0;
   }
@@ -61,6 +85,7 @@ bool GradientReducer::finish(const std::optional<std::string>& failure) {
   }
   control_.all_reduce(end.flags, comm::ReduceOp::kMax);
   const bool reduce = reduce_ && end.backward != 0;
+  rows_differ_ = end.backward != 0 && end.rows_differ();
   if (reduce) {
     launch_rest(zeros);
   }

@@ -49,6 +49,16 @@ void GradientSync::add(
   parts_.push_back(reducers_.back().get());
 }
 
+void GradientSync::set_rows(std::int64_t rows) {
+  if (has_replicas()) {
+    reducers_.front()->set_rows(rows);
+  }
+}
+
+bool GradientSync::rows_differ() const {
+  return has_replicas() && reducers_.front()->rows_differ();
+}
+
 void GradientSync::set_hook(const CommHook& hook) {
   for (const auto& reducer : reducers_) {
     reducer->set_hook(hook);

@@ -71,6 +71,10 @@ class GradientSync {
   /// Tells that this step has added to a gradient on some rank of the world.
   void expect_backward();
 
+  /// GradientReducer::set_rows and rows_differ, of the DP_GROUP. Not collective.
+  void set_rows(std::int64_t rows);
+  bool rows_differ() const;
+
   /// Averages the gradients of step `step`. `failure`: this rank's step failed.
   /// Collective over the data-parallel ranks.
   /// Throws: UserError when any data-parallel rank's step failed.

@@ -93,6 +93,17 @@ Operation::~Operation() {
   }
 }
 
+bool has_ended_program(int rank) noexcept {
+  const ActivityBoard* board = ActivityBoard::published();
+  const auto* neighbour = board == nullptr ? nullptr : board->find(rank);
+  return neighbour != nullptr && neighbour->page().left.load() == ActivityPage::kProgramEnded;
+}
+
+std::string of_self() {
+  const ActivityPage* page = ActivityBoard::own_page();
+  return page == nullptr ? std::string() : text_of(*page);
+}
+
 std::string of_rank(int rank) {
   const ActivityBoard* board = ActivityBoard::published();
   const auto* neighbour = board == nullptr ? nullptr : board->find(rank);

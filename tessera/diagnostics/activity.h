@@ -46,6 +46,11 @@ class Operation {
   bool shown_ = false;
 };
 
+/// Returns whether the rank is another one of this node and its program has come to its end.
+/// Threads: any thread.
+bool has_ended_program(int rank) noexcept;
+/// What this rank does; "" without a board. Threads: any thread.
+std::string of_self();
 /// "step 2, module 'h.3', microbatch 1, forward; in all_reduce of group 'dp'";
 /// "" for a rank of another node. Threads: any thread.
 std::string of_rank(int rank);

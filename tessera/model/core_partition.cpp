@@ -44,6 +44,32 @@ std::map<std::string, int> placed_modules(const torch::nn::Module& root, const C
 
 } // namespace
 
+bool ModelCore::with_values(const std::function<void()>& act) {
+  if (partitioned()) {
+    act();
+    return true;
+  }
+  if (has_delayed()) {
+    return false;
+  }
+  plan_ = plans::plan_from_config(context().config, context().world->size());
+  for (const graph::Module& module : tracer::describe(*root_, name_).modules) {
+    plan_->partition[module.path] = 0;
+  }
+  const struct Forget { // also when `act` throws
+    ~Forget() {
+      core.table_.reset();
+      core.plan_.reset();
+    }
+    ModelCore& core;
+  } forget{*this};
+  table_ = std::make_unique<runtime::ModuleTable>(root_, plan_->partition, 0);
+  layout_->place(*table_);
+  take_over_weights();
+  act();
+  return true;
+}
+
 void ModelCore::complete_partition() {
   // A state that does not fit is an error now; the step may be called again,
   // after another load_state_dict or without one.

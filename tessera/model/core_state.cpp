@@ -116,10 +116,24 @@ TensorMap ModelCore::state_dict(bool only_first) const {
   return whole;
 }
 
-void ModelCore::load_state_dict(TensorMap state, bool strict) {
-  if (partitioned()) {
-    apply_state(state, strict);
-  } else {
+void ModelCore::agree_over_pipeline() const {
+  comm::ProcessGroup& group = context().group(Group::kPP);
+  if (partitioned() || has_delayed() || group.size() == 1) {
+    return;
+  }
+  std::vector<at::Tensor> tensors;
+  std::set<const void*> seen;
+  for (const auto& [name, tensor] : all_tensors()) {
+    if (seen.insert(tensor.unsafeGetTensorImpl()).second) {
+      tensors.push_back(tensor);
+    }
+  }
+  broadcast_together(group, tensors, 0);
+}
+
+void ModelCore::load_state_dict(TensorMap state, bool strict, bool part) {
+  const bool now = partitioned() || !part;
+  if (!now || !with_values([&] { apply_state(state, strict); })) {
     deferred_state_.emplace(std::move(state), strict);
   }
 }

@@ -90,6 +90,14 @@ class ModelCore {
   /// Makes ranks that hold the same tensors agree on their values, and prepares the averaging of
   /// gradients. `only`: as above. Collective over the world.
   void join_replicas(bool only);
+  /// Runs `act`, which reads or writes the model's values. Before the partition every rank still
+  /// holds all modules, so meanwhile this rank has the table and the plan of one that owns them
+  /// all. Returns false without running it where tensors have no memory yet. Collective as `act`.
+  bool with_values(const std::function<void()>& act);
+  /// Before the partition: gives the ranks of a pipeline the values of pp rank 0. They differ where
+  /// a script has seeded its ranks differently. Does nothing where tensors have no memory yet.
+  /// Collective over the PP_GROUP.
+  void agree_over_pipeline() const;
   /// Applies a state that was loaded before the partition, and runs the hooks that wait for it. In
   /// every step; collective over the world.
   void complete_partition();
@@ -187,9 +195,9 @@ class ModelCore {
   /// Every rank of this replica gives its part; all (or only the first) get the whole on the host,
   /// as a single process would have it. Collective over the replica.
   TensorMap state_dict(bool only_first) const;
-  /// Takes effect at once, or after the partition when there is none yet. Collective over the
-  /// world.
-  void load_state_dict(TensorMap state, bool strict);
+  /// Takes effect at once; or after the partition, where there is none yet and the state is the
+  /// part of one rank (`part`), or tensors have no memory. Collective over the world.
+  void load_state_dict(TensorMap state, bool strict, bool part = false);
 
   /// What a call of the model does with partition_mode "operations" and several pipeline ranks;
   /// else nullptr.

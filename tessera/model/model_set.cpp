@@ -5,9 +5,42 @@
 #include <set>
 
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/model/model_core.h"
 
 namespace tessera::model {
+
+void ModelSet::check_may_zero(const char* what) {
+  if (!running_.inside) {
+    return;
+  }
+  if (context().config.pipeline_parallel_degree > 1) {
+    throw UserError(
+        str(what,
+            " was called in a step function, which runs on pp rank 0 alone, so the gradients of "
+            "other ranks would stay; call it before the step"));
+  }
+  if (running_.microbatch == 0 || running_.tracing || warned_of_zeros_ ||
+      context().world->rank() != 0) {
+    return;
+  }
+  warned_of_zeros_ = true;
+  log::warning(
+      str(what,
+          " is called in microbatch ",
+          running_.microbatch,
+          " of a step, and drops the gradients of the microbatches before it; call it before the "
+          "step"));
+}
+
+void ModelSet::check_behind_step(const char* what) const {
+  if (running_.inside) {
+    throw UserError(
+        str(what,
+            " was called in a step function, which runs once for each microbatch, before the "
+            "gradients of the step are added up and averaged; call it behind the step"));
+  }
+}
 
 void ModelSet::add(ModelCore& model) {
   check_own(model);

@@ -18,6 +18,13 @@ namespace tessera::model {
 
 class ModelCore;
 
+/// What the step function of this process does, from the engine that runs it.
+struct RunningStep {
+  bool inside = false;
+  bool tracing = false; // and inside
+  int microbatch = 0; // the last that began
+};
+
 /// The live models of the process.
 ///
 /// All ranks run the same script, so they make and destroy the same models in the same order; what
@@ -46,6 +53,15 @@ class ModelSet {
   void partitioned() {
     ++revision_;
   }
+
+  RunningStep& running() {
+    return running_;
+  }
+  /// Before gradients are set to zero by `what`, such as "optimizer.zero_grad()". Throws: UserError
+  /// inside a step of a pipeline.
+  void check_may_zero(const char* what);
+  /// Throws: UserError inside a step: `what` acts on the whole step's gradients.
+  void check_behind_step(const char* what) const;
 
   /// In order of construction.
   const std::vector<ModelCore*>& models() const {
@@ -83,6 +99,8 @@ class ModelSet {
   std::string free_label(const std::string& name) const;
 
   std::weak_ptr<Context> context_;
+  RunningStep running_;
+  bool warned_of_zeros_ = false;
   std::vector<ModelCore*> models_;
   std::int64_t revision_ = 0;
   int models_made_ = 0;

@@ -285,6 +285,7 @@ class TakesNorms {
 
 at::Tensor DistributedOptimizer::step(const Closure& closure) {
   const Context& context = this->context();
+  model_set().check_behind_step("optimizer.step()");
   const timeline::Span span(*context.recorder, "optimizer step", "optimizer");
   prepare();
   const bool whole_here =
@@ -372,6 +373,9 @@ at::Tensor DistributedOptimizer::evaluate(const Closure& closure) {
 void DistributedOptimizer::zero_grad(bool set_to_none) {
   // Those of the last update may be gone, or others may have come.
   const auto held = model_set_.lock();
+  if (held != nullptr) {
+    held->check_may_zero("optimizer.zero_grad()");
+  }
   const std::vector<ModelCore*> live = held == nullptr ? std::vector<ModelCore*>() : this->models();
   for (const ModelCore* model : live) {
     if (model->gradients() != nullptr) {

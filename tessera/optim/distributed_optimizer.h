@@ -12,6 +12,7 @@
 
 #include "tessera/optim/loss_scaler.h"
 #include "tessera/state/optimizer_state.h"
+#include "tessera/tensor/torch_compat.h"
 
 namespace tessera {
 struct Context;
@@ -108,9 +109,12 @@ class DistributedOptimizer : private PlaceOfOptimizer {
   /// the closure throws. With shard_optimizer_state or sharded_data_parallel_degree
   /// an error of one rank's optimizer is one of its DP_GROUP.
   at::Tensor step(const Closure& closure = nullptr);
-  /// Gradients become undefined, or zero; also inside of a step, and those of this optimizer's
-  /// parameters alone. Not collective, but the same on all ranks.
-  void zero_grad(bool set_to_none = true);
+  /// Gradients of this optimizer's parameters become undefined, or zero, by default as libtorch's
+  /// own optimizers do it: zeros up to 1.13, undefined from 2.0 on. An optimizer passes a parameter
+  /// over whose gradient is undefined, and decays or moves one whose gradient is zero. Also inside
+  /// of a step without a pipeline. Not collective, but the same on all ranks.
+  /// Throws: UserError inside a step of a pipeline.
+  void zero_grad(bool set_to_none = kZeroGradSetsToNone);
   std::vector<torch::optim::OptimizerParamGroup>& param_groups() {
     return optimizer_->param_groups();
   }

@@ -171,4 +171,12 @@ void ModuleTable::drop_remote_tensors(const std::vector<int>& pp_ranks) {
   }
 }
 
+void ModuleTable::show_remote_gradients() const {
+  for (const Held& held : parameters_) {
+    if (held.owner != pp_rank_) {
+      nn::show_remote_gradient(held.tensor);
+    }
+  }
+}
+
 } // namespace tessera::runtime

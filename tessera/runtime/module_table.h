@@ -80,6 +80,8 @@ class ModuleTable {
   /// an optimizer made before still works, and refuse what asks for numbers (nn/remote_tensor.h).
   /// `pp_ranks` holds the global rank of each pp rank.
   void drop_remote_tensors(const std::vector<int>& pp_ranks);
+  /// After a backward: nn::show_remote_gradient of every parameter that another rank owns.
+  void show_remote_gradients() const;
 
  private:
   void visit(

@@ -1,5 +1,6 @@
 #include "tessera/runtime/server.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "tessera/autograd/weight_gradient.h"
@@ -181,7 +182,13 @@ void Server::wait_for_message() {
 void Server::check_timeout() {
   const auto started = step_->last_heard;
   const auto idle = std::chrono::steady_clock::now() - started;
-  if (idle <= context_.timeout) {
+  // A program that ends has messages of its own on their way.
+  constexpr auto kSettled = std::chrono::seconds(4);
+  const bool in_vain = idle > kSettled && std::any_of(
+                                              context_.pp_ranks.begin(),
+                                              context_.pp_ranks.end(),
+                                              diagnostics::activity::has_ended_program);
+  if (idle <= context_.timeout && !in_vain) {
     return;
   }
   const std::string others =

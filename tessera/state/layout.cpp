@@ -113,6 +113,7 @@ void StateLayout::place(const runtime::ModuleTable& table) {
   const int tp = tp_rank();
   for (Unit& unit : units_) {
     std::set<int> owners;
+    unit.here.clear();
     for (const auto& [name, by_rank] : unit.held) {
       const std::string full_name = join_path(unit.path, name);
       if (by_rank.count(tp) == 0 || !table.has_tensor(full_name)) {

@@ -35,7 +35,8 @@ class StateLayout {
       const torch::nn::Module& root,
       const std::vector<nn::ReplacedModule>& replaced);
 
-  /// After the partition. `table` must outlive this. Not collective.
+  /// After the partition, or anew after another one. `table` must outlive all other calls. Not
+  /// collective.
   void place(const runtime::ModuleTable& table);
 
   struct Whole {

@@ -22,6 +22,9 @@ template <typename T>
 using TorchOptional = c10::optional<T>;
 #endif
 
+/// What zero_grad() of libtorch's optimizers does when it is not told.
+inline constexpr bool kZeroGradSetsToNone = TORCH_VERSION_MAJOR >= 2;
+
 static_assert(
     std::is_same_v<
         TorchOptional<at::Device>,

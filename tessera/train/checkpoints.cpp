@@ -1,7 +1,11 @@
 #include "tessera/train/checkpoints.h"
 
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
@@ -185,22 +189,16 @@ std::optional<checkpoint::Translated> translate(
   return translated;
 }
 
-/// Loads into a partitioned model. Collective over the world.
-/// Throws: CheckpointError on every rank when one of them cannot load.
-void load_opened(
-    ModelCore& model,
-    DistributedOptimizer* optimizer,
-    const checkpoint::Opened& opened,
-    const LoadOptions& options) {
+/// Runs `act`, which writes parameters. Collective over the world.
+/// Throws: CheckpointError on every rank when it fails on one of them.
+void write_on_all_ranks(ModelCore& model, const std::function<void()>& act) {
   const Context& context = model.context();
   std::optional<std::string> error;
-  std::set<std::string> passed_over;
-  const auto translated = translate(model, optimizer, opened, options);
   if (model.shards() != nullptr) {
     model.shards()->before_writing();
   }
   try {
-    passed_over = apply(model, optimizer, opened, options, translated);
+    act();
   } catch (...) {
     error =
         str("rank ", context.world->rank(), ": ", runtime::message_of(std::current_exception()));
@@ -209,6 +207,20 @@ void load_opened(
     model.shards()->after_writing();
   }
   throw_first_problem<CheckpointError>(*context.world, context.group(Group::kWorld), error);
+}
+
+/// Loads into a model that `with_values` lets write. Collective over the world.
+/// Throws: CheckpointError on every rank when one of them cannot load.
+void load_opened(
+    ModelCore& model,
+    DistributedOptimizer* optimizer,
+    const checkpoint::Opened& opened,
+    const LoadOptions& options) {
+  const Context& context = model.context();
+  std::set<std::string> passed_over;
+  const auto translated = translate(model, optimizer, opened, options);
+  write_on_all_ranks(
+      model, [&] { passed_over = apply(model, optimizer, opened, options, translated); });
   if (options.strict) {
     return;
   }
@@ -217,6 +229,78 @@ void load_opened(
     log::warning(
         listed(str("the checkpoint ", opened.from->path(), " was loaded but for:"), passed_over));
   }
+}
+
+/// Of a model that holds all modules yet: values, options of the optimizer and random state, so
+/// that what the script does behind `load` acts on them. Collective over the world. Returns false,
+/// and has loaded nothing, where tensors have no memory yet.
+bool load_whole(
+    ModelCore& model,
+    DistributedOptimizer* optimizer,
+    const checkpoint::Opened& opened,
+    const LoadOptions& options) {
+  return model.with_values([&] {
+    load_opened(model, nullptr, opened, options);
+    if (optimizer == nullptr || !options.optimizer) {
+      return;
+    }
+    write_on_all_ranks(model, [&] {
+      checkpoint::Subject subject = subject_of(model, nullptr);
+      subject.optimizer = &optimizer->inner();
+      checkpoint::load_optimizer(subject, *opened.from, checkpoint::OptimizerPart::kOptions);
+    });
+  });
+}
+
+/// What `load_whole` leaves for the partition: state of the optimizer, and f32 masters of values of
+/// 16 bits, but for those that the script has changed meanwhile. Not collective.
+void apply_rest(
+    ModelCore& model,
+    DistributedOptimizer& optimizer,
+    const checkpoint::Opened& opened,
+    const LoadOptions& options,
+    const std::optional<checkpoint::Translated>& translated) {
+  const checkpoint::Subject subject = subject_of(model, &optimizer);
+  std::map<std::string, at::ScalarType> types;
+  for (const auto& [name, tensor] : model.local_parameters()) {
+    types.emplace(name, tensor.scalar_type());
+  }
+  const at::NoGradGuard no_grad;
+  std::vector<std::pair<at::Tensor, at::Tensor>> masters; // and what they were
+  std::vector<at::ScalarType> rounded;
+  for (const auto& [name, tensor] : subject.parameters) {
+    const auto type = types.find(name);
+    if (type != types.end() && type->second != tensor.scalar_type()) {
+      masters.emplace_back(tensor, tensor.detach().clone());
+      rounded.push_back(type->second);
+    }
+  }
+  if (!masters.empty()) {
+    LoadOptions values = options;
+    values.optimizer = values.progress = false;
+    apply(model, &optimizer, opened, values, translated);
+    for (std::size_t i = 0; i < masters.size(); ++i) {
+      const auto& [loaded, before] = masters[i];
+      const at::Tensor same = loaded.to(rounded[i]).eq(before.to(rounded[i]));
+      loaded.detach().copy_(at::where(same, loaded, before));
+    }
+    OptimizerAccess::refresh_parameters(optimizer);
+  }
+  if (options.optimizer) {
+    checkpoint::load_optimizer(subject, *opened.from, checkpoint::OptimizerPart::kStates);
+    if (!opened.fp16_states.empty()) {
+      optimizer.load_fp16_states(opened.fp16_states, opened.from->path());
+    }
+  }
+}
+
+void load_rest(
+    ModelCore& model,
+    DistributedOptimizer& optimizer,
+    const checkpoint::Opened& opened,
+    const LoadOptions& options) {
+  const auto translated = translate(model, &optimizer, opened, options);
+  write_on_all_ranks(model, [&] { apply_rest(model, optimizer, opened, options, translated); });
 }
 
 std::optional<Loaded> load_checkpoint(
@@ -234,6 +318,14 @@ std::optional<Loaded> load_checkpoint(
     engine.set_step_number(opened->steps);
   }
   const Loaded loaded = opened->loaded;
+  if (!model.partitioned() && load_whole(model, optimizer, *opened, options)) {
+    if (optimizer != nullptr) {
+      model.on_partition([&model, optimizer, opened = std::move(*opened), options] {
+        load_rest(model, *optimizer, opened, options);
+      });
+    }
+    return loaded;
+  }
   model.on_partition([&model, optimizer, opened = std::move(*opened), options] {
     load_opened(model, optimizer, opened, options);
   });

@@ -174,6 +174,7 @@ std::vector<c10::IValue> StepEngine::run_step(const StepCall& call, const StepFu
     const Marked mark(in_step_);
     asked_.clear();
     const StepFunction each = [&](int microbatch) {
+      models_->running().microbatch = microbatch;
       c10::IValue result = run(microbatch);
       check_rows(call);
       for (ModelCore* model : models()) {
@@ -193,7 +194,23 @@ std::vector<c10::IValue> StepEngine::run_step(const StepCall& call, const StepFu
   ++step_;
   diagnostics::activity::script(step_);
   warn_of_idle_offloading();
+  // Rows of pp rank 0 alone are the batch's.
+  const std::int64_t rows = context_.group(Group::kPP).rank() == 0 ? call.rows : 0;
+  for (const ModelCore* model : models()) {
+    if (model->partitioned()) {
+      model->gradients()->set_rows(rows);
+    }
+  }
   finish(failure);
+  warn_of_unequal_batches(rows);
+  if (!call.forward_only && at::GradMode::is_enabled() &&
+      context_.config.pipeline_parallel_degree > 1) {
+    for (const ModelCore* model : models()) {
+      if (model->partitioned()) {
+        model->table().show_remote_gradients();
+      }
+    }
+  }
   runner().completed(call, seconds.count());
   for (ModelCore* model : models()) {
     model->after_step();
@@ -232,6 +249,28 @@ void StepEngine::check_rows(const StepCall& call) const {
             " on this rank (replica_samples): slice the batch of ",
             context_.shares.all_samples(),
             " rows with tessera::data_rows"));
+  }
+}
+
+// Replicas count alike, so a sample of a small batch counts for more than one of a large batch.
+void StepEngine::warn_of_unequal_batches(std::int64_t rows) {
+  if (warned_of_rows_ || context_.shares.are_said() || context_.world->rank() != 0) {
+    return;
+  }
+  for (const ModelCore* model : models()) {
+    if (model->partitioned() && model->gradients()->rows_differ() &&
+        model->replica_part().weight == 1) {
+      warned_of_rows_ = true;
+      log::warning(tessera::str(
+          "replicas were given batches of different sizes in step ",
+          step_ - 1,
+          ", rank 0 one of ",
+          rows,
+          " rows. Their gradients count alike, so the average is not that of all samples; give "
+          "every replica as many rows (drop the last incomplete batch), name unlike sizes with "
+          "replica_samples, or use tessera::Join where replicas run out of batches"));
+      return;
+    }
   }
 }
 

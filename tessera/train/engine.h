@@ -133,6 +133,7 @@ class StepEngine : public std::enable_shared_from_this<StepEngine> {
   void warn_of_idle_offloading();
   /// Collective in the first step that has gradients, with checkpoint_attentions.
   void warn_of_idle_attentions();
+  void warn_of_unequal_batches(std::int64_t rows);
   void warn_of_sum(const at::Tensor& loss, double scale);
 
   Context& context_;
@@ -144,10 +145,11 @@ class StepEngine : public std::enable_shared_from_this<StepEngine> {
   std::set<std::string> known_state_; // on rank 0: modules that a trace saw keep something
   std::set<std::string> watched_; // kinds of steps
   std::int64_t step_ = 0;
-  bool in_step_ = false;
+  bool& in_step_ = models_->running().inside;
   std::set<const ModelCore*> asked_; // for a backward in this step
-  bool tracing_ = false;
+  bool& tracing_ = models_->running().tracing;
   bool warned_of_sum_ = false;
+  bool warned_of_rows_ = false;
   bool warned_of_offloading_ = false;
   bool looked_for_attentions_ = false;
 };

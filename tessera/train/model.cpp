@@ -169,6 +169,7 @@ bool Model::is_training() const {
 }
 
 void Model::zero_grad() const {
+  train::engine().model_set()->check_may_zero("model.zero_grad()");
   if (core_->gradients() != nullptr) {
     core_->gradients()->forget_averages(nullptr, /*set_to_none=*/false);
   }
@@ -242,11 +243,20 @@ void Model::load_state_dict(TensorMap state, bool strict, bool same_partition_lo
       state = translate_(state, strict);
     }
   });
-  core_->load_state_dict(std::move(state), strict);
+  core_->load_state_dict(std::move(state), strict, kind == train::StateKind::kPart);
 }
 
 void Model::copy_to_model(const Model& other, double decay) const {
   model::check_decay(decay);
+  core_->agree_over_pipeline();
+  other.core_->agree_over_pipeline();
+  bool copied = false;
+  core_->with_values([&] {
+    copied = other.core_->with_values([&] { model::copy_into(*core_, *other.core_, decay); });
+  });
+  if (copied) {
+    return;
+  }
   core_->on_partition([from = std::weak_ptr(core_), to = other.core_, decay] {
     to->on_partition(
         [from = from.lock(), to = to.get(), decay] { model::copy_into(*from, *to, decay); });
@@ -255,8 +265,12 @@ void Model::copy_to_model(const Model& other, double decay) const {
 
 void Model::copy_to_module(std::shared_ptr<torch::nn::Module> other, double decay) const {
   model::check_decay(decay);
-  core_->on_partition(
-      [from = core_.get(), to = std::move(other), decay] { model::copy_into(*from, *to, decay); });
+  core_->agree_over_pipeline();
+  if (!core_->with_values([&] { model::copy_into(*core_, *other, decay); })) {
+    core_->on_partition([from = core_.get(), to = std::move(other), decay] {
+      model::copy_into(*from, *to, decay);
+    });
+  }
 }
 
 void Model::cpu() const {

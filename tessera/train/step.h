@@ -78,9 +78,12 @@ class Step {
                    : packed;
       }
     };
-    const bool asked = !config_in_force().replica_samples.empty();
+    const Config& config = config_in_force();
+    const bool asked = microbatches > 1 || config.ddp;
     const std::int64_t rows =
-        asked ? rows_of(std::tie(args...), std::index_sequence_for<Args...>()) : 0;
+        asked ? detail::batch_rows(
+                    rows_of(std::tie(args...), std::index_sequence_for<Args...>()), microbatches)
+              : 0;
     const std::vector<c10::IValue> values = train::run_step(
         {type_of(function_), options_.static_mode, microbatches, options_.forward_only, rows}, run);
     if constexpr (!std::is_void_v<Result>) {
@@ -112,13 +115,10 @@ class Step {
   }
 
   template <typename... Args, std::size_t... I>
-  std::int64_t rows_of(
+  std::vector<std::int64_t> rows_of(
       const std::tuple<const Args&...>& args,
       std::index_sequence<I...> /*positions*/) const {
-    std::int64_t rows = 0;
-    const auto look = [&](std::int64_t found) { rows = rows == 0 ? found : rows; };
-    (look(is_whole(I) ? 0 : detail::rows_of_argument(std::get<I>(args), axis_of(I))), ...);
-    return rows;
+    return {(is_whole(I) ? 0 : detail::rows_of_argument(std::get<I>(args), axis_of(I)))...};
   }
 
   template <typename T>

@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/random/stream.h"
+#include "tessera/train/session.h"
 
 namespace tessera::detail {
 
@@ -144,6 +146,39 @@ std::int64_t rows_of_value(const c10::IValue& value, int axis) {
     rows = rows == 0 && axis >= 0 && axis < tensor.dim() ? tensor.size(axis) : rows;
     return tensor;
   });
+  return rows;
+}
+
+std::int64_t batch_rows(const std::vector<std::int64_t>& of_arguments, int microbatches) {
+  std::int64_t rows = 0;
+  int first = 0;
+  for (int i = 0; i < static_cast<int>(of_arguments.size()); ++i) {
+    const std::int64_t here = of_arguments[static_cast<std::size_t>(i)];
+    if (rows == 0) {
+      rows = here;
+      first = i;
+      continue;
+    }
+    static bool warned = false;
+    if (here != 0 && here != rows && microbatches > 1 && !warned) {
+      warned = true;
+      if (tessera::rank() == 0) {
+        log::warning(tessera::str(
+            "argument ",
+            first,
+            " of the step has ",
+            rows,
+            " rows and argument ",
+            i,
+            " has ",
+            here,
+            "; both are split into ",
+            microbatches,
+            " microbatches. Name an argument that is no batch (weights of classes, an adjacency) "
+            "in StepOptions::non_split_inputs"));
+      }
+    }
+  }
   return rows;
 }
 

@@ -42,7 +42,12 @@ slice_value(const c10::IValue& value, int microbatches, int microbatch, int axis
 /// Returns the length of the first tensor in `value` along `axis`; 0 without one.
 std::int64_t rows_of_value(const c10::IValue& value, int axis);
 
-/// Does the same for an argument of a step. The rows of a type that splits itself are not known.
+/// Returns the rows of a step's batch: those of its first argument that has any. Warns once, on
+/// rank 0, of arguments with other numbers of rows, one of which may be no batch. 0 stands for
+/// none.
+std::int64_t batch_rows(const std::vector<std::int64_t>& of_arguments, int microbatches);
+
+/// rows_of_value of an argument of a step. The rows of a type that splits itself are not known.
 template <typename T>
 std::int64_t rows_of_argument(const T& value, int axis) {
   if constexpr (!Sliceable<T> && Packable<T> && Unpackable<T>) {

@@ -15,6 +15,21 @@ const CallKey& range_key() {
 
 } // namespace
 
+std::shared_ptr<torch::nn::Module> SequentialImpl::clone(
+    const tessera::TorchOptional<torch::Device>& device) const {
+  auto copy = std::make_shared<SequentialImpl>();
+  mark_interceptable(copy);
+  const auto named = named_children();
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    Child child = layers_[i];
+    child.module = child.module->clone(device);
+    mark_interceptable(child.module);
+    copy->register_module(named[i].key(), child.module);
+    copy->layers_.push_back(std::move(child));
+  }
+  return copy;
+}
+
 c10::IValue SequentialImpl::call_child(const Child& child, const c10::IValue& args) {
   // A predecessor's tuple is one argument unless the child takes its elements.
   c10::IValue values = args;

@@ -5,11 +5,13 @@
 #include <utility>
 #include <vector>
 
+#include <torch/nn/cloneable.h>
 #include <torch/nn/module.h>
 
 #include "tessera/nn/module/layers_of_libtorch.h"
 #include "tessera/nn/module/marks.h"
 #include "tessera/nn/module/module.h"
+#include "tessera/tensor/torch_compat.h"
 
 namespace tessera::nn {
 
@@ -17,11 +19,21 @@ namespace tessera::nn {
 /// *blocks) x = block(x);`. Children are named "0", "1", ...; the list itself
 /// is never called.
 template <typename Holder>
-class ModuleListImpl : public torch::nn::Module {
+class ModuleListImpl : public torch::nn::Cloneable<ModuleListImpl<Holder>> {
  public:
   void push_back(Holder holder) {
-    register_module(std::to_string(items_.size()), holder.ptr());
+    this->register_module(std::to_string(items_.size()), holder.ptr());
     items_.push_back(std::move(holder));
+  }
+  void reset() override {}
+  std::shared_ptr<torch::nn::Module> clone(
+      const tessera::TorchOptional<torch::Device>& device = {}) const override {
+    auto copy = std::make_shared<ModuleListImpl>();
+    for (const Holder& item : items_) {
+      using Impl = typename Holder::ContainedType;
+      copy->push_back(Holder(std::dynamic_pointer_cast<Impl>(item.ptr()->clone(device))));
+    }
+    return copy;
   }
   Holder& operator[](std::size_t index) {
     return items_.at(index);
@@ -54,7 +66,7 @@ class ModuleList : public torch::nn::ModuleHolder<ModuleListImpl<Holder>> {
 /// forward(x...) returns a tensor; forward_as<T>(x...) returns T.
 /// Threads: as torch::nn::Module.
 /// Source: Karakus et al. 2021, section 4.3.
-class SequentialImpl : public torch::nn::Module {
+class SequentialImpl : public torch::nn::Cloneable<SequentialImpl> {
  public:
   SequentialImpl() = default;
   template <typename First, typename... Rest, typename = typename std::decay_t<First>::ImplType>
@@ -66,6 +78,9 @@ class SequentialImpl : public torch::nn::Module {
   void pretty_print(std::ostream& stream) const override {
     stream << "tessera::nn::Sequential";
   }
+  void reset() override {}
+  std::shared_ptr<torch::nn::Module> clone(
+      const tessera::TorchOptional<torch::Device>& device = {}) const override;
 
   /// Appends a child named by its position, or `name`.
   template <typename Holder>

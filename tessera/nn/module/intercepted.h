@@ -129,8 +129,13 @@ class Intercepted final : public CallLayerOf<Impl>::widest, public nn::ScriptCla
  public:
   using Layer::Layer;
   Intercepted() = default;
-  explicit Intercepted(const Impl& other) : Layer(other) {}
-  explicit Intercepted(Impl&& other) : Layer(std::move(other)) {}
+  explicit Intercepted(const Impl& other) : Layer(other) {
+    registered() = other;
+  }
+  explicit Intercepted(Impl&& other) : Layer(std::move(other)) {
+    registered() =
+        std::move(static_cast<torch::nn::Module&>(other)); // NOLINT(bugprone-use-after-move)
+  }
 
   using Layer::forward;
 
@@ -180,6 +185,12 @@ class Intercepted final : public CallLayerOf<Impl>::widest, public nn::ScriptCla
   }
 
  private:
+  /// What is registered. libtorch's Cloneable has it in a virtual base, which the class of the
+  /// object makes anew, whatever its other bases were made from.
+  torch::nn::Module& registered() {
+    return *this;
+  }
+
   static constexpr const char* kBeforeWrapping =
       "call it on the module before it is given to DistributedModel";
   static constexpr bool prints_its_class() {

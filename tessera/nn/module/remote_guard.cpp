@@ -1,5 +1,7 @@
 #include "tessera/nn/module/remote_guard.h"
 
+#include <set>
+#include <string>
 #include <utility>
 
 #include "tessera/autograd/dispatch_mode.h"
@@ -17,6 +19,33 @@ bool reads_no_numbers(const c10::OperatorHandle& op) {
   return name.ends_with("_like") || name.starts_with("aten::new_") || name == "aten::detach" ||
          name == "aten::detach_" || name == "aten::alias" || name == "aten::requires_grad_" ||
          name == "aten::is_same_size" || name == "aten::retain_grad";
+}
+
+// Changes of each element of a gradient by itself: the script makes them on the rank that owns it
+// too.
+bool changes_gradient_alone(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  static const std::set<std::string> names = {
+      "aten::zero_",
+      "aten::fill_",
+      "aten::mul_",
+      "aten::div_",
+      "aten::neg_",
+      "aten::clamp_",
+      "aten::clamp_min_",
+      "aten::clamp_max_",
+      "aten::nan_to_num_"};
+  const auto arguments = arguments_of(op, stack);
+  if (!names.contains(op.schema().name()) || !arguments[0].isTensor()) {
+    return false;
+  }
+  const RemoteTensor* changed = remote_tensor(arguments[0].toTensor());
+  bool by_numbers = changed != nullptr && changed->gradient;
+  for (const c10::IValue& argument : arguments.slice(1)) {
+    for_each_operator_tensor(argument, [&](const at::Tensor& tensor) {
+      by_numbers = by_numbers && tensor.unsafeGetTensorImpl()->is_wrapped_number();
+    });
+  }
+  return by_numbers;
 }
 
 const RemoteTensor& first_remote(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
@@ -48,7 +77,26 @@ class RemoteTensorMode : public TensorDispatchMode {
     if (run_where_parameters_are(op, stack)) {
       return;
     }
+    if (changes_gradient_alone(op, *stack)) {
+      const at::Tensor gradient = arguments_of(op, *stack)[0].toTensor();
+      torch::jit::drop(*stack, op.schema().arguments().size());
+      torch::jit::push(*stack, gradient);
+      return;
+    }
     const RemoteTensor& remote = first_remote(op, *stack);
+    if (remote.gradient) {
+      throw UserError(str(
+          operator_name(op),
+          " asks for the numbers of the gradient of parameter '",
+          remote.name,
+          "', which rank ",
+          remote.rank,
+          " owns, so they are not on rank ",
+          remote.here,
+          "; a norm of all gradients, and clipping by it, is optimizer.clip_grad_norm(max_norm) of "
+          "a tessera::DistributedOptimizer, which also updates parameters in the place of an "
+          "optimizer of libtorch"));
+    }
     const bool in_step = current_interceptor() != nullptr;
     throw UserError(str(
         operator_name(op),

@@ -51,6 +51,20 @@ void replace_by_handle(const at::Tensor& tensor, RemoteTensor description) {
   attract_mode(tensor);
 }
 
+void show_remote_gradient(const at::Tensor& parameter) {
+  const RemoteTensor* remote = remote_tensor(parameter);
+  if (remote == nullptr || remote->buffer || !parameter.requires_grad() ||
+      parameter.grad().defined() || parameter.is_meta()) {
+    return;
+  }
+  RemoteTensor description = *remote;
+  description.gradient = true;
+  const at::Tensor gradient =
+      hollow(parameter.options(), parameter.sizes(), parameter.strides(), std::move(description));
+  attract_mode(gradient);
+  parameter.mutable_grad() = gradient;
+}
+
 at::Tensor transpose_remote(const at::Tensor& matrix) {
   TESSERA_CHECK(matrix.dim() == 2, "t() of a tensor of ", matrix.dim(), " dimensions");
   RemoteTensor description = *remote_tensor(matrix);

@@ -15,12 +15,19 @@ struct RemoteTensor {
   int here = 0; // global, of this process
   const torch::nn::Module* module = nullptr; // that it was registered in first
   bool buffer = false;
+  bool gradient = false; // of the parameter
   bool transposed = false; // a handle of the matrix's transpose
 };
 
 /// Frees the memory of a parameter or buffer and attaches `description` to it.
 /// Use make_remote (remote_guard.h), which also guards the handle.
 void replace_by_handle(const at::Tensor& tensor, RemoteTensor description);
+
+/// Gives a remote parameter that has no gradient a handle of its gradient, which refuses what asks
+/// for numbers too: norms that a script computes over all gradients would be those of this rank's.
+/// What changes each element by itself is left to the rank that owns it. Does nothing for buffers
+/// and parameters that are not trained.
+void show_remote_gradient(const at::Tensor& parameter);
 
 /// Returns the handle of the transpose of a remote matrix, the result of `weight.t()`.
 at::Tensor transpose_remote(const at::Tensor& matrix);

@@ -135,8 +135,9 @@ std::vector<std::byte> Messenger::receive(int peer, int tag) {
   auto bytes = std::make_unique<std::vector<std::byte>>();
   std::size_t received = 0;
   Backoff backoff(timeout_);
+  diagnostics::Wait wait;
   while (received == 0 || received < bytes->size()) {
-    const std::size_t piece = receive_piece(peer, tag, bytes, received, backoff);
+    const std::size_t piece = receive_piece(peer, tag, bytes, received, backoff, wait);
     if (received == 0) {
       std::uint64_t length = 0;
       std::memcpy(&length, bytes->data(), kLengthBytes);
@@ -153,7 +154,8 @@ std::size_t Messenger::receive_piece(
     int tag,
     std::unique_ptr<std::vector<std::byte>>& bytes,
     std::size_t at,
-    Backoff& backoff) {
+    Backoff& backoff,
+    diagnostics::Wait& wait) {
   const auto check = [&](int code) {
     if (code != MPI_SUCCESS) {
       check_mpi(code, str("receiving an object from rank ", peer));
@@ -163,7 +165,7 @@ std::size_t Messenger::receive_piece(
   MPI_Message message = MPI_MESSAGE_NULL;
   MPI_Status status;
   while (check(MPI_Improbe(peer, tag, comm_, &done, &message, &status)), done == 0) {
-    pause(peer, tag, "waiting for it", backoff);
+    pause(peer, tag, "waiting for it", backoff, wait);
   }
   backoff.restart();
   int piece = 0;
@@ -176,13 +178,28 @@ std::size_t Messenger::receive_piece(
       // MPI may still write there, so the memory is lost with the message.
       static_cast<void>(bytes.release());
     }
-    pause(peer, tag, "receiving its bytes", backoff);
+    pause(peer, tag, "receiving its bytes", backoff, wait);
   }
   backoff.restart();
   return static_cast<std::size_t>(piece);
 }
 
-void Messenger::pause(int peer, int tag, const char* doing, Backoff& backoff) const {
+void Messenger::pause(
+    int peer,
+    int tag,
+    const char* doing,
+    Backoff& backoff,
+    diagnostics::Wait& wait) const {
+  if (wait.is_in_vain(
+          peer, [&] { return str("an object from rank ", peer, " (tag ", tag, ")"); })) {
+    throw CommError(
+        str("no object will come from rank ",
+            peer,
+            " (tag ",
+            tag,
+            "), whose program has ended",
+            diagnostics::activity::of_node()));
+  }
   if (backoff.expired()) {
     throw CommError(
         str("no object came from rank ",

@@ -12,6 +12,7 @@
 #include <mpi.h>
 
 #include "tessera/comm/backoff.h"
+#include "tessera/diagnostics/wait.h"
 
 namespace tessera::comm::mpi {
 
@@ -42,8 +43,9 @@ class Messenger {
       int tag,
       std::unique_ptr<std::vector<std::byte>>& bytes,
       std::size_t at,
-      Backoff& backoff);
-  void pause(int peer, int tag, const char* doing, Backoff& backoff) const;
+      Backoff& backoff,
+      diagnostics::Wait& wait);
+  void pause(int peer, int tag, const char* doing, Backoff& backoff, diagnostics::Wait& wait) const;
   static bool is_done(Outgoing& message);
 
   MPI_Comm comm_;

@@ -2,6 +2,8 @@
 #include "tessera/base/deadline.h"
 #include "tessera/base/error.h"
 #include "tessera/comm/backends/shm/shm_engine.h"
+#include "tessera/diagnostics/activity.h"
+#include "tessera/diagnostics/wait.h"
 
 namespace tessera::comm::shm {
 
@@ -45,10 +47,19 @@ void ShmEngine::sleep_on(int rank, ipc::Counter RankBlock::*stage, std::uint32_t
   if (counter.spin_until(target)) {
     return;
   }
-  const auto check = [this] {
+  diagnostics::Wait wait;
+  const auto check = [this, rank, &wait] {
     check_running();
     check_whole();
     check_abandoned();
+    if (wait.is_in_vain(global(rank), [this] { return operation_text(); })) {
+      fail(
+          str(operation_text(),
+              ": rank ",
+              global(info_.rank),
+              " waits for a rank whose program has ended",
+              diagnostics::activity::of_node()));
+    }
   };
   if (!counter.wait_until(target, Deadline(info_.timeout), check)) {
     fail(
