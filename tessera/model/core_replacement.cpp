@@ -111,10 +111,12 @@ void ModelCore::replace_modules() {
         log::info("tensor parallelism: " + line);
       }
       if (replacements_.replaced.empty() && !has_distributed(*root_)) {
-        log::warning(
-            str("tensor_parallel_degree is ",
-                tp_size,
-                ", but no module was replaced; mark modules with tessera::tensor_parallelism"));
+        log::warning(str(
+            "tensor_parallel_degree is ",
+            tp_size,
+            ", but no module was replaced; mark modules with tessera::tensor_parallelism, and hold "
+            "those that are to be divided by this library's holders (tessera::nn::Linear in "
+            "place of torch::nn::Linear), as the lines above say"));
       }
     }
   }

@@ -116,19 +116,24 @@ TensorMap ModelCore::state_dict(bool only_first) const {
   return whole;
 }
 
-void ModelCore::agree_over_pipeline() const {
-  comm::ProcessGroup& group = context().group(Group::kPP);
-  if (partitioned() || has_delayed() || group.size() == 1) {
+void ModelCore::agree_on_values() const {
+  if (partitioned() || has_delayed()) {
     return;
   }
-  std::vector<at::Tensor> tensors;
+  NamedTensors tensors;
+  std::vector<at::Tensor> list;
   std::set<const void*> seen;
   for (const auto& [name, tensor] : all_tensors()) {
     if (seen.insert(tensor.unsafeGetTensorImpl()).second) {
-      tensors.push_back(tensor);
+      tensors.emplace_back(name, tensor);
+      list.push_back(tensor);
     }
   }
-  broadcast_together(group, tensors, 0);
+  comm::ProcessGroup& group = context().group(Group::kPP);
+  if (group.size() > 1) {
+    broadcast_together(group, list, 0);
+  }
+  broadcast_from(tensors, 0, 0);
 }
 
 void ModelCore::load_state_dict(TensorMap state, bool strict, bool part) {

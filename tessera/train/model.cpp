@@ -248,8 +248,8 @@ void Model::load_state_dict(TensorMap state, bool strict, bool same_partition_lo
 
 void Model::copy_to_model(const Model& other, double decay) const {
   model::check_decay(decay);
-  core_->agree_over_pipeline();
-  other.core_->agree_over_pipeline();
+  core_->agree_on_values();
+  other.core_->agree_on_values();
   bool copied = false;
   core_->with_values([&] {
     copied = other.core_->with_values([&] { model::copy_into(*core_, *other.core_, decay); });
@@ -265,7 +265,7 @@ void Model::copy_to_model(const Model& other, double decay) const {
 
 void Model::copy_to_module(std::shared_ptr<torch::nn::Module> other, double decay) const {
   model::check_decay(decay);
-  core_->agree_over_pipeline();
+  core_->agree_on_values();
   if (!core_->with_values([&] { model::copy_into(*core_, *other, decay); })) {
     core_->on_partition([from = core_.get(), to = std::move(other), decay] {
       model::copy_into(*from, *to, decay);

@@ -33,6 +33,8 @@ CASES = {
     "stack": (2, 2, 1, None, 10, [MODULE, r"frame #"]),
     "caught": (2, 2, 1, None, 10, []),
     "leave": (2, 2, 1, None, 10, [r"rank 1\b"]),
+    "end": (2, 2, 1, None, 15, [r"rank 1 has ended its program in the script, after 2 steps"]),
+    "end-replica": (2, 1, 1, None, 15, [r"rank 1 has ended its program", r"dp control"]),
     "config": (4, 2, 0, None, 10, [r"microbatches"]),
     "file": (2, 2, 0, None, 10, [r"tessera: rank 0 .*missing\.json"]),
 }

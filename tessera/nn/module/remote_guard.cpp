@@ -21,31 +21,21 @@ bool reads_no_numbers(const c10::OperatorHandle& op) {
          name == "aten::is_same_size" || name == "aten::retain_grad";
 }
 
-// Changes of each element of a gradient by itself: the script makes them on the rank that owns it
-// too.
-bool changes_gradient_alone(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+// Element by element, a gradient is changed, or another one is made from it (`p.mutable_grad() =
+// p.grad().clamp(-1, 1)`). The script does so on the rank that owns it too, where the numbers are.
+bool goes_by_elements(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   static const std::set<std::string> names = {
-      "aten::zero_",
-      "aten::fill_",
-      "aten::mul_",
-      "aten::div_",
-      "aten::neg_",
-      "aten::clamp_",
-      "aten::clamp_min_",
-      "aten::clamp_max_",
-      "aten::nan_to_num_"};
+      "add", "sub", "mul", "div", "neg", "clamp", "clamp_min", "clamp_max", "nan_to_num", "clone"};
+  static const std::set<std::string> writes = {"zero_", "fill_", "copy_", "addcmul_", "addcdiv_"};
+  constexpr std::size_t kPrefix = 6; // "aten::"
+  const std::string name = op.schema().name().substr(kPrefix);
+  const std::string plain = name.ends_with('_') ? name.substr(0, name.size() - 1) : name;
   const auto arguments = arguments_of(op, stack);
-  if (!names.contains(op.schema().name()) || !arguments[0].isTensor()) {
+  if (!(names.contains(plain) || writes.contains(name)) || !arguments[0].isTensor()) {
     return false;
   }
-  const RemoteTensor* changed = remote_tensor(arguments[0].toTensor());
-  bool by_numbers = changed != nullptr && changed->gradient;
-  for (const c10::IValue& argument : arguments.slice(1)) {
-    for_each_operator_tensor(argument, [&](const at::Tensor& tensor) {
-      by_numbers = by_numbers && tensor.unsafeGetTensorImpl()->is_wrapped_number();
-    });
-  }
-  return by_numbers;
+  const RemoteTensor* first = remote_tensor(arguments[0].toTensor());
+  return first != nullptr && first->gradient;
 }
 
 const RemoteTensor& first_remote(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
@@ -77,10 +67,11 @@ class RemoteTensorMode : public TensorDispatchMode {
     if (run_where_parameters_are(op, stack)) {
       return;
     }
-    if (changes_gradient_alone(op, *stack)) {
+    if (goes_by_elements(op, *stack)) {
       const at::Tensor gradient = arguments_of(op, *stack)[0].toTensor();
       torch::jit::drop(*stack, op.schema().arguments().size());
-      torch::jit::push(*stack, gradient);
+      torch::jit::push(
+          *stack, op.schema().is_mutable() ? gradient : another_remote_gradient(gradient));
       return;
     }
     const RemoteTensor& remote = first_remote(op, *stack);

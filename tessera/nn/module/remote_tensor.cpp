@@ -65,6 +65,13 @@ void show_remote_gradient(const at::Tensor& parameter) {
   parameter.mutable_grad() = gradient;
 }
 
+at::Tensor another_remote_gradient(const at::Tensor& gradient) {
+  at::Tensor made =
+      hollow(gradient.options(), gradient.sizes(), gradient.strides(), *remote_tensor(gradient));
+  attract_mode(made);
+  return made;
+}
+
 at::Tensor transpose_remote(const at::Tensor& matrix) {
   TESSERA_CHECK(matrix.dim() == 2, "t() of a tensor of ", matrix.dim(), " dimensions");
   RemoteTensor description = *remote_tensor(matrix);

@@ -29,6 +29,9 @@ void replace_by_handle(const at::Tensor& tensor, RemoteTensor description);
 /// and parameters that are not trained.
 void show_remote_gradient(const at::Tensor& parameter);
 
+/// Returns the handle of a gradient that is made from one, of the same shape.
+at::Tensor another_remote_gradient(const at::Tensor& gradient);
+
 /// Returns the handle of the transpose of a remote matrix, the result of `weight.t()`.
 at::Tensor transpose_remote(const at::Tensor& matrix);
 

@@ -194,7 +194,11 @@ class Replacing {
     } else if (
         marked_above && parent != nullptr && !is_interceptable(*module) &&
         find_tp_rule(*module) != nullptr) {
-      keep(*module, path, "is held by a holder of libtorch, not of this library");
+      keep(
+          *module,
+          path,
+          "is held by a holder of libtorch, not of this library; write tessera::nn in place of "
+          "torch::nn where it is made");
     }
     for (const auto& child : module->named_children()) {
       visit(child.value(), join_path(path, child.key()), module.get(), child.key(), marked);

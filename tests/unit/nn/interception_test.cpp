@@ -268,6 +268,42 @@ TEST(Holder, RefusesAnObjectThatTheScriptKeeps) {
   }
 }
 
+// libtorch's Cloneable has what is registered in a virtual base.
+TEST(Holder, ACloneHasWhatTheOriginalHasRegistered) {
+  Cloneable net;
+  const auto count = [](const torch::nn::Module& module) { return module.parameters().size(); };
+  const auto copy = net->clone();
+  EXPECT_EQ(count(*net), 1U);
+  EXPECT_EQ(count(*copy), 1U);
+  EXPECT_TRUE(copy->named_parameters()["inner.weight"].equal(net->inner->weight));
+  const nn::Linear linear(3, 2);
+  EXPECT_EQ(count(*linear->clone()), 2U);
+  torch::nn::Sequential plain(nn::Linear(3, 3), nn::Linear(3, 2));
+  EXPECT_EQ(count(*plain->clone()), 4U);
+  // A holder that is given a value.
+  const Cloneable moved{CloneableImpl()};
+  EXPECT_EQ(count(*moved), 1U);
+  EXPECT_EQ(moved->children().size(), 1U);
+}
+
+TEST(Holder, ContainersAreClonedWithTheirChildren) {
+  nn::Sequential chain(nn::Linear(3, 3), nn::Linear(3, 2));
+  const auto copy = std::dynamic_pointer_cast<nn::SequentialImpl>(chain->clone());
+  ASSERT_NE(copy, nullptr);
+  ASSERT_EQ(copy->size(), 2U);
+  const auto x = torch::ones({1, 3});
+  EXPECT_TRUE(copy->forward(x).equal(chain->forward(x)));
+  const torch::NoGradGuard no_grad;
+  for (const auto& parameter : copy->parameters()) {
+    parameter.detach().zero_();
+  }
+  EXPECT_TRUE(copy->forward(x).equal(torch::zeros({1, 2})));
+  EXPECT_FALSE(chain->forward(x).equal(torch::zeros({1, 2})));
+  nn::ModuleList<nn::Linear> list;
+  list->push_back(nn::Linear(3, 2));
+  EXPECT_EQ(list->clone()->parameters().size(), 2U);
+}
+
 TEST(Holder, AClonesCallsAreSeen) {
   Cloneable net;
   const auto copy = std::dynamic_pointer_cast<CloneableImpl>(net->clone());
