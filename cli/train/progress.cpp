@@ -72,17 +72,22 @@ Progress::Progress(std::int64_t first, std::int64_t total, std::int64_t every)
       total_(total),
       every_(every),
       terminal_(on_terminal()),
-      start_(std::chrono::steady_clock::now()) {}
+      ends_{std::chrono::steady_clock::now()} {}
 
 void Progress::step(const report::StepRecord& record) {
   if (is_quiet()) {
     return;
   }
   const std::int64_t done = record.step;
-  const double elapsed =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  // Of the last steps, so that a machine that has become slower or faster is seen soon.
+  constexpr std::size_t kLooksBack = 20;
+  ends_.push_back(std::chrono::steady_clock::now());
+  if (ends_.size() > kLooksBack + 1) {
+    ends_.pop_front();
+  }
+  const double elapsed = std::chrono::duration<double>(ends_.back() - ends_.front()).count();
   const double left =
-      elapsed / static_cast<double>(done - first_) * static_cast<double>(total_ - done);
+      elapsed / static_cast<double>(ends_.size() - 1) * static_cast<double>(total_ - done);
   const std::string text =
       str(done, "/", total_, "  ", figures(record), "  ", duration(left), " left");
   if (terminal_) {

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <string>
 
 #include "tessera/report/run_log.h"
@@ -30,7 +31,8 @@ class Progress {
   std::int64_t every_;
   bool terminal_;
   RedrawnLine line_{stdout};
-  std::chrono::steady_clock::time_point start_;
+  /// When the last steps ended, the first of them first; at the beginning, when the run began.
+  std::deque<std::chrono::steady_clock::time_point> ends_;
 };
 
 /// Resident memory of this process. Units: bytes. 0 when not known.

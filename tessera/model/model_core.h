@@ -94,9 +94,9 @@ class ModelCore {
   /// holds all modules, so meanwhile this rank has the table and the plan of one that owns them
   /// all. Returns false without running it where tensors have no memory yet. Collective as `act`.
   bool with_values(const std::function<void()>& act);
-  /// Before the partition: gives all ranks the values of pp rank 0 of the first replica. They differ
-  /// where a script has seeded its ranks differently. Does nothing where tensors have no memory
-  /// yet. Collective over the world.
+  /// Before the partition: gives all ranks the values of pp rank 0 of the first replica. They
+  /// differ where a script has seeded its ranks differently. Does nothing where tensors have no
+  /// memory yet. Collective over the world.
   void agree_on_values() const;
   /// Applies a state that was loaded before the partition, and runs the hooks that wait for it. In
   /// every step; collective over the world.

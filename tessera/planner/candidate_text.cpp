@@ -132,7 +132,9 @@ std::string explain(
     text += line("  %10.4f s  an iteration, executed event by event", candidate.simulated_seconds);
   }
   text += line(
-      "  %10.4f s  an iteration by estimate (%.4f to %.4f s as far as runs show), of which",
+      "  %10.4f s  an iteration by estimate (nine of ten runs took %.4f to %.4f s of such a one), "
+      "of "
+      "which",
       cost.seconds,
       cost.seconds_range.low,
       cost.seconds_range.high);
@@ -144,7 +146,7 @@ std::string explain(
   if (cost.waiting_seconds > 0) {
     text += line("  %10.4f s  waiting for its hosts to start operators", cost.waiting_seconds);
   }
-  text += line("  %10.4f s  bubble", cost.bubble_seconds);
+  text += line("  %10.4f s  bubble", std::max(0.0, cost.bubble_seconds)); // it may round below
   if (cost.shared_cores_seconds > 0) {
     text += line("  %10.4f s  waiting for cores that ranks share", cost.shared_cores_seconds);
   }
