@@ -180,7 +180,7 @@ class Plain {
       : net_(blocks, inner), optimizer_(optimizer_of(settings, net_->parameters())) {}
 
   void step(const Batch& batch, int microbatches, bool input_gradient) {
-    optimizer_->zero_grad(/*set_to_none=*/true);
+    optimizer_->zero_grad();
     const auto rows = batch.x.size(0) / microbatches;
     for (int i = 0; i < microbatches; ++i) {
       at::Tensor x = batch.x.narrow(0, i * rows, rows).detach();

@@ -30,6 +30,7 @@
 
 namespace {
 
+using tessera::median;
 using tessera::comm::ProcessGroup;
 using tessera::comm::ReduceOp;
 

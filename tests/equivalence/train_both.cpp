@@ -256,7 +256,7 @@ class PartTraining {
   void zero(Zeroing how) {
     switch (how) {
       case Zeroing::kNone:
-        return optimizer_.zero_grad();
+        return optimizer_.zero_grad(true);
       case Zeroing::kZeros:
         return optimizer_.zero_grad(false);
       case Zeroing::kOfModel:
@@ -413,7 +413,7 @@ class PartTraining {
       compare_values(values, step, when, "value", dp_rank() == first_);
     }
     if (around.zeroes_after) {
-      optimizer_.zero_grad();
+      optimizer_.zero_grad(true);
     }
   }
 

@@ -47,7 +47,7 @@ Seen last_step(int side, std::int64_t bucket, int count = kLayers, bool behind =
   std::int64_t before = 0;
   const auto live = std::make_shared<LiveBytes>();
   for (int i = 0; i < 3; ++i) {
-    optimizer.zero_grad();
+    optimizer.zero_grad(/*set_to_none=*/true);
     *live = LiveBytes();
     before = traffic.calls.load();
     const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, live);

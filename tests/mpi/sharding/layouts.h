@@ -143,11 +143,7 @@ inline Result train_alone(const Kind& kind, int slices) {
   torch::optim::AdamW optimizer = adamw(unique);
   Result result;
   for (int i = 0; i < kUpdates; ++i) {
-    // As zero_grad of a DistributedOptimizer: what a step does not reach is not updated. libtorch
-    // 1.13 leaves zeros, by which momentum goes on.
-    for (torch::Tensor& parameter : unique) {
-      parameter.mutable_grad() = torch::Tensor();
-    }
+    optimizer.zero_grad();
     for (int pass = 0; pass < kind.passes; ++pass) {
       const Batch batch = word_batch(kind.passes * i + pass, kind.mixed);
       for (int slice = 0; slice < slices; ++slice) {

@@ -119,7 +119,7 @@ struct Training {
     auto train_step = tessera::step(
         [&](torch::Tensor x, torch::Tensor y) { model.backward(word_loss(model(x), y)); });
     const Batch mine = part_of(word_batch(number), data_size(), data_rank());
-    optimizer.zero_grad();
+    optimizer.zero_grad(/*set_to_none=*/true); // a checkpoint holds no zeros
     train_step(mine.x, mine.y);
     optimizer.step();
   }

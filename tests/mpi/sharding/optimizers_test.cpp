@@ -139,7 +139,7 @@ TEST(Optimizers, ZeroGradientsAfterAModelIsGone) {
   both(x);
   optimizer.step();
   other.reset();
-  optimizer.zero_grad();
+  optimizer.zero_grad(/*set_to_none=*/true);
   EXPECT_FALSE(kept->weight.grad().defined());
   EXPECT_EQ(shards_of(model).parameters().list()[0].part.grad().defined(), false);
 }

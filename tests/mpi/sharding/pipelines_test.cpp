@@ -181,7 +181,7 @@ TEST(Pipelines, ZeroingInsideOfAStepIsAnError) {
   zeroes = true;
   EXPECT_THAT(
       error_of<UserError>([&] { train_step(mine.x, mine.y); }),
-      AllOf(HasSubstr("set to zero inside of a step"), HasSubstr("before the step")));
+      AllOf(HasSubstr("optimizer.zero_grad() was called in a step"), HasSubstr("before the step")));
   zeroes = false; // what failed leaves the model usable
   optimizer.zero_grad();
   train_step(mine.x, mine.y);

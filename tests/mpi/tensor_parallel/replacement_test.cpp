@@ -74,7 +74,8 @@ TEST(Replacement, OutermostWinsAndReasonsInside) {
           "wide (Sequential): not distributed, has no distributed "
           "implementation",
           "torch_held (Linear): not distributed, is held by a holder of "
-          "libtorch, not of this library"));
+          "libtorch, not of this library; write tessera::nn in place of torch::nn where it is "
+          "made"));
 }
 
 TEST(Replacement, TheRootItself) {

@@ -230,7 +230,7 @@ TEST(Step, FrozenAndThawedParameters) {
       [&](torch::Tensor x, torch::Tensor y) { model.backward(torch::mse_loss(model(x), y)); });
   const auto run = [&](bool frozen, int step) {
     model.net()->a->weight.requires_grad_(!frozen);
-    optimizer.zero_grad();
+    optimizer.zero_grad(/*set_to_none=*/true);
     const Batch mine = mine_of(random_batches()(step));
     train_step(mine.x, mine.y);
     if (pp_rank() == 0) {
