@@ -176,7 +176,7 @@ void run(const Options& options) {
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   std::printf(
       "%s  schedule %s\n"
-      "iteration     %.4f s (nine of ten runs took %.4f to %.4f s of such a one)\n"
+      "iteration     %.4f s (nine of ten measured runs: %.4f to %.4f s)\n"
       "bubble        %.1f %%\n",
       planner::headline(strategy).c_str(),
       std::string(text_of(strategy.schedule)).c_str(),

@@ -214,12 +214,11 @@ void Trainer::write_timeline() {
         std::make_move_iterator(part.events.begin()),
         std::make_move_iterator(part.events.end()));
   }
-  std::error_code unreadable; // then it is written
-  if (whole.events.empty() && std::filesystem::file_size(arguments_.timeline, unreadable) > 0 &&
-      !unreadable) {
-    return; // no step was left to do: the events of the start before are worth more
-  }
-  if (rank() == 0) {
+  // Where no step was left to do, the file of the start before says more than an empty one.
+  std::error_code unreadable;
+  const auto bytes = std::filesystem::file_size(arguments_.timeline, unreadable);
+  const bool keeps_former = whole.events.empty() && !unreadable && bytes > 0;
+  if (rank() == 0 && !keeps_former) {
     std::ofstream out(arguments_.timeline);
     out << timeline::to_json(whole) << '\n';
     if (!out) {

@@ -177,25 +177,25 @@ void load_translated(const Subject& subject, const Translated& translated) {
   }
 }
 
-void load_optimizer(const Subject& subject, const Checkpoint& from, OptimizerPart part_of) {
+void load_optimizer(const Subject& subject, const Checkpoint& from, OptimizerPart which) {
   const at::NoGradGuard no_grad;
   auto& groups = subject.optimizer->param_groups();
   std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options;
-  for (const auto& group : groups) {
-    options.push_back(group.options().clone());
+  for (std::size_t i = 0; which == OptimizerPart::kStates && i < groups.size(); ++i) {
+    options.push_back(groups[i].options().clone());
   }
   const state::StateLayout& layout = *subject.layout;
   state::OptimizerState local;
   for (int part = 0; part < layout.parts(); ++part) {
     const auto wanted = wanted_of(layout, part, true);
-    auto loaded = layout.to_local(from.load_optimizer(wanted, part_of != OptimizerPart::kOptions));
+    auto loaded = layout.to_local(from.load_optimizer(wanted, which != OptimizerPart::kOptions));
     if (subject.divided != nullptr) {
       loaded = state::part_state(*subject.divided, std::move(loaded));
     }
     state::merge_into(local, std::move(loaded));
   }
   state::restore(*subject.optimizer, std::move(local), subject.parameters);
-  for (std::size_t i = 0; part_of == OptimizerPart::kStates && i < groups.size(); ++i) {
+  for (std::size_t i = 0; i < options.size(); ++i) {
     groups[i].set_options(std::move(options[i]));
   }
 }

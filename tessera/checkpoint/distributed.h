@@ -51,7 +51,7 @@ enum class OptimizerPart { kAll, kOptions, kStates };
 void load_optimizer(
     const Subject& subject,
     const Checkpoint& from,
-    OptimizerPart part = OptimizerPart::kAll);
+    OptimizerPart which = OptimizerPart::kAll);
 /// Restores this rank's random state, if the checkpoint was written under the same layout of ranks.
 /// Not collective.
 void load_random_state(const Context& context, const Checkpoint& from);

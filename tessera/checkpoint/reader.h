@@ -78,7 +78,7 @@ class Checkpoint {
   void check_model(const std::vector<Wanted>& wanted, const ReadOptions& options = {}) const;
 
   /// Returns the optimizer state of these parameters (name, shape and slice are used), for
-  /// `restore`. Groups name only these parameters.
+  /// `restore`. Groups name only these parameters. Without `states` options of groups alone.
   /// Throws: CheckpointError when the checkpoint has no optimizer, or a part is missing or damaged.
   state::OptimizerState load_optimizer(const std::vector<Wanted>& parameters, bool states = true)
       const;

@@ -46,6 +46,7 @@ struct LayerRows {
   std::vector<PassSeconds> tail_seconds;
   PassCollectives tail_exchanged;
   double tail_working_bytes = 0;
+  double held_gradient_bytes = 0; // TracedPart::held_gradient_bytes
   /// By how much a microbatch whose backward is between the tail and layer 0 needs more than
   /// before.
   double between_bytes = 0;

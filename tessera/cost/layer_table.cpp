@@ -36,8 +36,10 @@ std::vector<std::vector<double>> most_working(const std::vector<LayerRow>& rows)
 }
 
 // As most_working, of a traced model: a layer works when those behind it have freed what they kept.
-// All stages but the first work for another rank.
-std::vector<std::vector<double>> most_working_of_traced(const std::vector<LayerRow>& rows) {
+// All stages but the first work for another rank; in the first the gradients of layer 0's tail are
+// held meanwhile.
+std::vector<std::vector<double>> most_working_of_traced(const LayerRows& all) {
+  const std::vector<LayerRow>& rows = all.layers;
   std::vector<std::vector<double>> result(rows.size());
   for (std::size_t first = 0; first < rows.size(); ++first) {
     double most = 0;
@@ -45,8 +47,10 @@ std::vector<std::vector<double>> most_working_of_traced(const std::vector<LayerR
     for (std::size_t i = first; i < rows.size(); ++i) {
       const bool defers = first > 0;
       const double freed = rows[i].kept_bytes - (defers ? rows[i].deferred_bytes : 0);
-      most = std::max(
-          i > first ? most - freed : 0, defers ? rows[i].deferring_bytes : rows[i].working_bytes);
+      const double working = defers  ? rows[i].deferring_bytes
+                             : i > 0 ? rows[i].working_bytes + all.held_gradient_bytes
+                                     : rows[i].working_bytes;
+      most = std::max(i > first ? most - freed : 0, working);
       double all_buffers = 0;
       for (std::size_t b = 0; b < buffers.size(); ++b) {
         buffers[b] = std::max(buffers[b], rows[i].buffer_bytes[b]);
@@ -144,7 +148,7 @@ LayerTable::LayerTable(
   collectives_ = prefix_sums(rows.layers, [](const auto& row) { return row.collectives; });
   tensors_ = prefix_sums(rows.layers, [](const auto& row) { return row.tensors; });
   gathered_ = prefix_sums(rows.layers, [](const auto& row) { return row.gathered_bytes; });
-  most_working_ = traced_ ? most_working_of_traced(rows.layers) : most_working(rows.layers);
+  most_working_ = traced_ ? most_working_of_traced(rows) : most_working(rows.layers);
   tail_working_ = rows.tail_working_bytes;
   between_ = rows.between_bytes;
   const std::vector<int> shared = model.shared_with();

@@ -89,6 +89,7 @@ traced_rows(const DescribedModel& model, const Cluster& cluster, const Strategy&
     rows.tail_exchanged = tail->second;
   }
   rows.tail_working_bytes = part.tail_working.of(samples);
+  rows.held_gradient_bytes = part.held_gradient_bytes;
   rows.between_bytes =
       std::max(0.0, part.held_gradient_bytes - part.tail_kept_bytes_per_sample * samples);
   return rows;

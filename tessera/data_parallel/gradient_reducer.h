@@ -189,9 +189,6 @@ class GradientReducer : public GradientPart {
     bool late = false;
   };
 
-  std::int64_t rows_ = 0;
-  bool rows_differ_ = false;
-
   void hook(int index);
   at::TensorOptions options_of_sum(const at::Tensor& parameter) const;
   bool in_bucket(int index) const {
@@ -257,6 +254,8 @@ class GradientReducer : public GradientPart {
   comm::ProcessGroup& control_;
   Options options_;
   CommHook hook_;
+  std::int64_t rows_ = 0; // of this rank's batch
+  bool rows_differ_ = false;
   std::optional<std::string> problem_; // of this step
   std::vector<Parameter> parameters_;
   std::vector<int> order_; // of completion, as far as it is known

@@ -11,8 +11,6 @@ namespace tessera::diagnostics {
 
 namespace {
 
-// A program that ends has some messages of its own on their way.
-constexpr std::chrono::seconds kSettled{4};
 constexpr std::chrono::seconds kNoticeAfter{30};
 constexpr std::chrono::minutes kBetweenNotices{5};
 

@@ -132,9 +132,7 @@ std::string explain(
     text += line("  %10.4f s  an iteration, executed event by event", candidate.simulated_seconds);
   }
   text += line(
-      "  %10.4f s  an iteration by estimate (nine of ten runs took %.4f to %.4f s of such a one), "
-      "of "
-      "which",
+      "  %10.4f s  an iteration by estimate (nine of ten measured runs: %.4f to %.4f s), of which",
       cost.seconds,
       cost.seconds_range.low,
       cost.seconds_range.high);

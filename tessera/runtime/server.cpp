@@ -6,6 +6,7 @@
 #include "tessera/autograd/weight_gradient.h"
 #include "tessera/base/error.h"
 #include "tessera/diagnostics/activity.h"
+#include "tessera/diagnostics/wait.h"
 #include "tessera/random/operators.h"
 #include "tessera/runtime/autograd_modes.h"
 #include "tessera/runtime/error_text.h"
@@ -182,12 +183,11 @@ void Server::wait_for_message() {
 void Server::check_timeout() {
   const auto started = step_->last_heard;
   const auto idle = std::chrono::steady_clock::now() - started;
-  // A program that ends has messages of its own on their way.
-  constexpr auto kSettled = std::chrono::seconds(4);
-  const bool in_vain = idle > kSettled && std::any_of(
-                                              context_.pp_ranks.begin(),
-                                              context_.pp_ranks.end(),
-                                              diagnostics::activity::has_ended_program);
+  const bool in_vain =
+      idle > diagnostics::Wait::kSettled && std::any_of(
+                                                context_.pp_ranks.begin(),
+                                                context_.pp_ranks.end(),
+                                                diagnostics::activity::has_ended_program);
   if (idle <= context_.timeout && !in_vain) {
     return;
   }

@@ -18,7 +18,7 @@
 #include "tessera/nn/parallel/skipped.h"
 #include "tessera/tensor/dtype.h"
 #include "tessera/tracer/describe.h"
-#include "tessera/tracer/gradient_lives.h"
+#include "tessera/tracer/gradient_lifetimes.h"
 
 namespace tessera::tracer {
 
@@ -358,7 +358,7 @@ class Operators : public DispatchMode {
   }
 
   graph::ForwardWork take() {
-    lives_.write(work_);
+    lifetimes_.write(work_);
     for (const auto& [reader, bytes] : freed_) {
       work_[reader].freed_bytes += bytes;
     }
@@ -371,12 +371,12 @@ class Operators : public DispatchMode {
     std::size_t by = 0; // index into work_
     double bytes = 0;
     bool kept = false;
-    std::optional<GradientLives::Id> gradient; // where it has one
+    std::optional<GradientLifetimes::Id> gradient; // where it has one
   };
   // What an operator takes: whether its result has a gradient, and those of its arguments.
   struct Taken {
     bool differentiable = false;
-    std::vector<std::pair<GradientLives::Id, double>> gradients; // and their bytes
+    std::vector<std::pair<GradientLifetimes::Id, double>> gradients; // and their bytes
   };
 
   Made* find_made(const at::Tensor& tensor) {
@@ -405,7 +405,7 @@ class Operators : public DispatchMode {
       return false;
     }
     last_outside_ = nn::has_own_derivative() ? last_outside_ : by;
-    lives_.take_parameter(storage, static_cast<double>(bytes_of(tensor)), by, last_outside_);
+    lifetimes_.take_parameter(storage, static_cast<double>(bytes_of(tensor)), by, last_outside_);
     return true;
   }
 
@@ -420,7 +420,7 @@ class Operators : public DispatchMode {
         }
         const Made* made = find_made(tensor);
         if (made != nullptr && made->gradient) {
-          lives_.take(*made->gradient, work_.size());
+          lifetimes_.take(*made->gradient, work_.size());
           taken.gradients.emplace_back(*made->gradient, made->bytes);
           taken.differentiable = true;
         }
@@ -466,7 +466,7 @@ class Operators : public DispatchMode {
         if (of_arguments.count(storage) == 0 && parameters_.count(storage) == 0) {
           Made made = {by, static_cast<double>(bytes_of(tensor)), false, {}};
           if (taken.differentiable && tensor.is_floating_point()) {
-            made.gradient = lives_.make(by, made.bytes);
+            made.gradient = lifetimes_.make(by, made.bytes);
           }
           made_[storage] = made;
         }
@@ -474,7 +474,7 @@ class Operators : public DispatchMode {
         if (made != nullptr && made->gradient && among(kPassGradients, name)) {
           for (const auto& [gradient, bytes] : taken.gradients) {
             if (bytes == made->bytes) {
-              lives_.unite(*made->gradient, gradient);
+              lifetimes_.unite(*made->gradient, gradient);
             }
           }
         }
@@ -489,7 +489,7 @@ class Operators : public DispatchMode {
   graph::ForwardWork work_;
   std::unordered_map<const c10::StorageImpl*, Made> made_;
   std::set<const c10::StorageImpl*> parameters_; // those that are trained
-  GradientLives lives_;
+  GradientLifetimes lifetimes_;
   std::size_t last_outside_ = 0; // the last operator outside of derivatives of their own
   std::vector<std::pair<std::size_t, double>> freed_; // by which backward, bytes
 };

@@ -1,5 +1,6 @@
 #include "tessera/train/checkpoints.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -294,12 +295,22 @@ void apply_rest(
   }
 }
 
+/// Whether values have f32 masters: alike on all ranks, since handles keep their type.
+bool has_narrow_parameters(const ModelCore& model) {
+  const auto parameters = model.all_parameters();
+  return std::any_of(parameters.begin(), parameters.end(), [](const at::Tensor& parameter) {
+    return parameter.scalar_type() == at::kHalf || parameter.scalar_type() == at::kBFloat16;
+  });
+}
+
 void load_rest(
     ModelCore& model,
     DistributedOptimizer& optimizer,
     const checkpoint::Opened& opened,
     const LoadOptions& options) {
-  const auto translated = translate(model, &optimizer, opened, options);
+  const auto translated = has_narrow_parameters(model)
+                              ? translate(model, &optimizer, opened, options)
+                              : std::nullopt; // values are there
   write_on_all_ranks(model, [&] { apply_rest(model, optimizer, opened, options, translated); });
 }
 

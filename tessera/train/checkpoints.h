@@ -79,9 +79,11 @@ BackgroundSave save_in_background(
     const std::string& tag,
     const SaveOptions& options = {});
 
-/// Loads a checkpoint written under any layout: now, or right after the
-/// partition when there is none yet. Nothing when the folder holds no
-/// checkpoint. `optimizer` must live until the first step then.
+/// Loads a checkpoint written under any layout; does nothing when the folder holds
+/// no checkpoint. Values, options of the optimizer and random state are there
+/// when it returns, also before the partition, when every rank takes the whole
+/// model. The optimizer's state is then loaded with the partition, until which
+/// `optimizer` must live; a model of delayed initialisation is, too.
 /// Collective over the world. Threads: step thread only.
 /// Throws: CheckpointError on every rank: torn, damaged, of another model (all
 /// names and shapes that do not fit are listed).
@@ -108,13 +110,14 @@ load(const Model& model, const std::string& directory, const LoadOptions& option
 void save_module(const Model& model, const std::string& path);
 
 /// Takes the parameters and buffers of a file written by `save_module` or by `torch::save(net,
-/// path)`; every rank reads the file and keeps its part: now, or right after the partition when
-/// there is none yet. Values are converted to the model's types.
+/// path)`; every rank reads the file and keeps what it holds of the model, which is all of it
+/// before the partition. A model of delayed initialisation waits for that. Values are converted to
+/// the model's types.
 ///
 /// Collective over the world. Threads: step thread only.
 /// Throws: CheckpointError on every rank when a rank cannot read the file, and, listing every name
 /// and shape that does not fit, when it is another model's: in the first step where the model is
-/// not partitioned yet. The model is as it was then.
+/// of delayed initialisation. The model is as it was then.
 void load_module(const Model& model, const std::string& path);
 
 } // namespace tessera

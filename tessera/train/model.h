@@ -209,7 +209,8 @@ class Model {
   /// Returns the whole model's tensors on the host, by name. Every rank must call it; with
   /// `gather_to_rank0` only pp rank 0 gets them, others an empty map.
   TensorMap state_dict(bool gather_to_rank0 = false) const;
-  /// Takes effect now, or after the partition. `state` is, on every rank,
+  /// Takes effect at once; after the partition for a model of delayed initialisation and for a
+  /// rank's part of a state that is given before it. `state` is, on every rank,
   ///   a whole state, of which each rank takes its part;
   ///   a whole state of a form that was registered for the model (state_translation.h, models of
   ///   this repository: as published), unless a tensor of false stands under `kPartialMarker`; or
@@ -224,8 +225,10 @@ class Model {
   /// parameters, a copy for buffers. With decay 0 a copy (target networks), else an average of
   /// weights (EMA). `other` is an ordinary module of the same structure, as a holder or a
   /// shared_ptr, which gets all tensors on every rank; or another DistributedModel, where each rank
-  /// copies its part if both have one partition. Now, or right after the partition.
-  /// Throws: CheckpointError on every rank that lists all names and shapes that do not fit.
+  /// copies its part if both have one partition. At once; a model of delayed initialisation is
+  /// copied right after its partition. Before the partition all ranks get the values of rank 0
+  /// first. Collective over the world. Throws: CheckpointError on every rank that lists all names
+  /// and shapes that do not fit.
   template <typename Other>
   void copy_to(const Other& other, double decay = 0) const {
     if constexpr (std::is_base_of_v<Model, Other>) {

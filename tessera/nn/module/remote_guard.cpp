@@ -2,6 +2,7 @@
 
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "tessera/autograd/dispatch_mode.h"
@@ -27,8 +28,11 @@ bool goes_by_elements(const c10::OperatorHandle& op, const torch::jit::Stack& st
   static const std::set<std::string> names = {
       "add", "sub", "mul", "div", "neg", "clamp", "clamp_min", "clamp_max", "nan_to_num", "clone"};
   static const std::set<std::string> writes = {"zero_", "fill_", "copy_", "addcmul_", "addcdiv_"};
-  constexpr std::size_t kPrefix = 6; // "aten::"
-  const std::string name = op.schema().name().substr(kPrefix);
+  const std::string& qualified = op.schema().name();
+  if (!qualified.starts_with("aten::")) {
+    return false;
+  }
+  const std::string name = qualified.substr(std::string_view("aten::").size());
   const std::string plain = name.ends_with('_') ? name.substr(0, name.size() - 1) : name;
   const auto arguments = arguments_of(op, stack);
   if (!(names.contains(plain) || writes.contains(name)) || !arguments[0].isTensor()) {

@@ -80,7 +80,7 @@ class EmbeddingOnMesh : public torch::autograd::Function<EmbeddingOnMesh> {
   // as many.
   static void tell_skipped_panels(const Table& of, const at::Tensor& table) {
     const ExchangeBytes buffers =
-        exchange_bytes(*of.mesh, Form::kSumB, {}, table, {of.vocabulary}, table);
+        exchange_bytes(*of.mesh, Form::kSumB, {{}, table, {of.vocabulary}, table});
     for (const Panel& panel : of.vocabulary.row_panels()) {
       SkippedWork work;
       work.buffer_bytes = buffers;

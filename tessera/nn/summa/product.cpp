@@ -123,7 +123,7 @@ void tell_skipped_product(
                             ? static_cast<double>(a.size(1))
                             : static_cast<double>(b.numel()) / std::max(1.0, own_inner);
   work.columns = form == Form::kAtB ? static_cast<double>(b.size(1)) : others;
-  work.buffer_bytes = exchange_bytes_with_gradients(mesh, form, a, b, layout, out);
+  work.buffer_bytes = exchange_bytes_with_gradients(mesh, form, {a, b, layout, out});
   tell_skipped(work);
   if (mesh.group().size() == 1) {
     return;

@@ -64,6 +64,30 @@ torch::Tensor own_ids(const nn::TensorParallel& parallel) {
   return torch::randint(kVocabulary, {samples, kSequence}, torch::kLong);
 }
 
+/// All ranks of the test as one tensor-parallel group.
+struct AllRanks {
+  AllRanks() {
+    comm::WorldOptions options;
+    options.timeout = std::chrono::seconds(60);
+    world = comm::mpi_world(options);
+    std::vector<int> ranks(static_cast<std::size_t>(world->size()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    group = world->new_group("tp", ranks);
+  }
+  nn::TensorParallel parallel(nn::Distribution distribution, bool prescaled) const {
+    nn::TensorParallel made;
+    made.group = group.get();
+    made.distribution = distribution;
+    made.prescaled_batch = prescaled;
+    if (distribution == nn::Distribution::kTwoD) {
+      made.mesh = nn::summa::Mesh::make(*world, *group, {});
+    }
+    return made;
+  }
+  comm::WorldPtr world;
+  comm::ProcessGroupPtr group;
+};
+
 enum class What { kLayer, kModel, kModelWithLoss };
 
 /// The loss of a language model, by libtorch or by the model itself.
@@ -146,22 +170,11 @@ void train_model(const nn::TensorParallel& parallel) {
 
 TEST(KeptMemoryOfADistributedModule, IsWhatOneRankCountsAlone) {
   memory();
-  comm::WorldOptions options;
-  options.timeout = std::chrono::seconds(60);
-  const comm::WorldPtr world = comm::mpi_world(options);
-  std::vector<int> ranks(static_cast<std::size_t>(world->size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  const auto group = world->new_group("tp", ranks);
+  const AllRanks all;
   for (const auto distribution :
        {nn::Distribution::kSpeed, nn::Distribution::kMemory, nn::Distribution::kTwoD}) {
     for (const bool prescaled : {false, true}) {
-      nn::TensorParallel parallel;
-      parallel.group = group.get();
-      parallel.distribution = distribution;
-      parallel.prescaled_batch = prescaled;
-      if (distribution == nn::Distribution::kTwoD) {
-        parallel.mesh = nn::summa::Mesh::make(*world, *group, {});
-      }
+      const nn::TensorParallel parallel = all.parallel(distribution, prescaled);
       for (const What what : {What::kLayer, What::kModel, What::kModelWithLoss}) {
         const double held = what == What::kLayer
                                 ? held_by_layer(parallel)
@@ -175,21 +188,11 @@ TEST(KeptMemoryOfADistributedModule, IsWhatOneRankCountsAlone) {
   }
 }
 
-// Blocks that other ranks read, and parts of results: in memory that the ranks share, or in panels
-// that they send each other.
+// Blocks that other ranks read, and parts of results.
 TEST(BuffersOfAMesh, AreAsLargeAsOneRankCountsAlone) {
-  comm::WorldOptions options;
-  options.timeout = std::chrono::seconds(60);
-  const comm::WorldPtr world = comm::mpi_world(options);
-  std::vector<int> ranks(static_cast<std::size_t>(world->size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  const auto group = world->new_group("tp", ranks);
+  const AllRanks all;
   for (const bool prescaled : {false, true}) {
-    nn::TensorParallel parallel;
-    parallel.group = group.get();
-    parallel.distribution = nn::Distribution::kTwoD;
-    parallel.prescaled_batch = prescaled;
-    parallel.mesh = nn::summa::Mesh::make(*world, *group, {});
+    const nn::TensorParallel parallel = all.parallel(nn::Distribution::kTwoD, prescaled);
     train_model(parallel);
     const auto held = static_cast<double>(parallel.mesh->exchange().workspace_bytes());
     const auto buffers = counted_alone(parallel, What::kModelWithLoss).buffers;

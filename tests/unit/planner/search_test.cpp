@@ -563,7 +563,7 @@ TEST(Explain, ShowsTheParts) {
   const auto result = search(model, cluster, {});
   const std::string text = explain(result.best.front(), model, cluster);
   for (const char* part :
-       {"nine of ten runs took", "computation", "bubble", "gradients", "optimizer", "needs"}) {
+       {"nine of ten measured runs", "computation", "bubble", "gradients", "optimizer", "needs"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
   EXPECT_THAT(summary(result, model), HasSubstr("pp "));

@@ -1,41 +1,41 @@
-#include "tessera/tracer/gradient_lives.h"
+#include "tessera/tracer/gradient_lifetimes.h"
 
 #include <algorithm>
 
 namespace tessera::tracer {
 
-GradientLives::Id GradientLives::make(std::size_t by, double bytes) {
-  const Id id = lives_.size();
-  lives_.push_back({by, by, bytes, id});
+GradientLifetimes::Id GradientLifetimes::make(std::size_t by, double bytes) {
+  const Id id = lifetimes_.size();
+  lifetimes_.push_back({by, by, bytes, id});
   return id;
 }
 
-GradientLives::Id GradientLives::whole(Id tensor) const {
-  while (lives_[tensor].part_of != tensor) {
-    tensor = lives_[tensor].part_of;
+GradientLifetimes::Id GradientLifetimes::whole(Id tensor) const {
+  while (lifetimes_[tensor].part_of != tensor) {
+    tensor = lifetimes_[tensor].part_of;
   }
   return tensor;
 }
 
-void GradientLives::take(Id tensor, std::size_t by) {
-  Life& life = lives_[whole(tensor)];
+void GradientLifetimes::take(Id tensor, std::size_t by) {
+  Lifetime& life = lifetimes_[whole(tensor)];
   life.last = std::max(life.last, by);
 }
 
-void GradientLives::unite(Id one, Id other) {
+void GradientLifetimes::unite(Id one, Id other) {
   const Id to = whole(one);
   const Id from = whole(other);
   if (to == from) {
     return;
   }
-  lives_[from].part_of = to;
-  Life& life = lives_[to];
-  life.first = std::min(life.first, lives_[from].first);
-  life.last = std::max(life.last, lives_[from].last);
-  life.bytes = std::max(life.bytes, lives_[from].bytes);
+  lifetimes_[from].part_of = to;
+  Lifetime& life = lifetimes_[to];
+  life.first = std::min(life.first, lifetimes_[from].first);
+  life.last = std::max(life.last, lifetimes_[from].last);
+  life.bytes = std::max(life.bytes, lifetimes_[from].bytes);
 }
 
-void GradientLives::take_parameter(
+void GradientLifetimes::take_parameter(
     const void* parameter,
     double bytes,
     std::size_t by,
@@ -48,15 +48,15 @@ void GradientLives::take_parameter(
   }
 }
 
-void GradientLives::write(graph::ForwardWork& work) const {
+void GradientLifetimes::write(graph::ForwardWork& work) const {
   std::vector<double> change(work.size() + 1, 0);
   const auto stands = [&](std::size_t first, std::size_t last, double bytes) {
     change[std::min(first, work.size())] += bytes;
     change[std::min(last + 1, work.size())] -= bytes;
   };
-  for (Id id = 0; id < lives_.size(); ++id) {
-    if (lives_[id].part_of == id) {
-      stands(lives_[id].first, lives_[id].last, lives_[id].bytes);
+  for (Id id = 0; id < lifetimes_.size(); ++id) {
+    if (lifetimes_[id].part_of == id) {
+      stands(lifetimes_[id].first, lifetimes_[id].last, lifetimes_[id].bytes);
     }
   }
   for (const auto& [parameter, uses] : parameters_) {

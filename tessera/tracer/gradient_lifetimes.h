@@ -13,7 +13,7 @@ namespace tessera::tracer {
 /// that of the operator that made it. So, counted in operators of the forward, it stands from the
 /// one to the other, as the tensor itself would if it were freed as soon as nobody needs it.
 /// Operators are told in the forward's order, by their index in it. Threads: one.
-class GradientLives {
+class GradientLifetimes {
  public:
   using Id = std::size_t;
 
@@ -33,7 +33,7 @@ class GradientLives {
   void write(graph::ForwardWork& work) const;
 
  private:
-  struct Life {
+  struct Lifetime {
     std::size_t first = 0;
     std::size_t last = 0;
     double bytes = 0;
@@ -47,7 +47,7 @@ class GradientLives {
 
   Id whole(Id tensor) const;
 
-  std::vector<Life> lives_;
+  std::vector<Lifetime> lifetimes_;
   std::map<const void*, Uses> parameters_;
 };
 
