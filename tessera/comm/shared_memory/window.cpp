@@ -11,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/peer_failed.h"
 #include "tessera/comm/process_group.h"
+#include "tessera/diagnostics/wait.h"
 
 namespace tessera::comm {
 
@@ -117,19 +118,28 @@ void Window::wait(int rank, int counter, std::uint32_t target, const char* what)
     return;
   }
   const Deadline deadline(info_.timeout);
-  if (theirs.wait_until(target, deadline, [&] { check(rank, theirs, target, what); })) {
+  const int peer = info_.ranks[static_cast<std::size_t>(rank)];
+  const std::string place = str(what, " of ", info_.text());
+  diagnostics::Wait patience;
+  const auto look = [&] {
+    check(rank, theirs, target, what);
+    if (patience.is_in_vain(peer, [&] { return place; })) {
+      const std::string reason = str(place, ": the program of rank ", peer, " has ended");
+      fail(reason);
+      throw CommError(reason);
+    }
+  };
+  if (theirs.wait_until(target, deadline, look)) {
     return;
   }
   const std::string reason =
-      str(what,
-          " of ",
-          info_.text(),
+      str(place,
           ": rank ",
           info_.ranks[static_cast<std::size_t>(info_.rank)],
           " waited ",
           info_.timeout.count(),
           " ms for rank ",
-          info_.ranks[static_cast<std::size_t>(rank)]);
+          peer);
   fail(reason);
   throw CommError(reason);
 }

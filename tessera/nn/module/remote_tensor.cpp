@@ -54,13 +54,18 @@ void replace_by_handle(const at::Tensor& tensor, RemoteTensor description) {
 void show_remote_gradient(const at::Tensor& parameter) {
   const RemoteTensor* remote = remote_tensor(parameter);
   if (remote == nullptr || remote->buffer || !parameter.requires_grad() ||
-      parameter.grad().defined() || parameter.is_meta()) {
+      parameter.grad().defined()) {
     return;
   }
   RemoteTensor description = *remote;
   description.gradient = true;
-  const at::Tensor gradient =
-      hollow(parameter.options(), parameter.sizes(), parameter.strides(), std::move(description));
+  // A delayed parameter is a meta tensor elsewhere, and its gradient would be taken for one.
+  const at::Device device = parameter.is_meta() ? at::Device(at::kCPU) : parameter.device();
+  const at::Tensor gradient = hollow(
+      parameter.options().device(device),
+      parameter.sizes(),
+      parameter.strides(),
+      std::move(description));
   attract_mode(gradient);
   parameter.mutable_grad() = gradient;
 }

@@ -118,14 +118,14 @@ TEST(BehindAStep, AnArgumentThatIsNoBatchIsAWarning) {
   }
 }
 
-// libtorch's own clipping would take the norm of one rank's gradients.
-TEST(BehindAStep, GradientsOfOtherRanksHaveNoNumbers) {
-  if (world_size() == 1) {
-    return;
-  }
-  init(chain_config(2, 2));
+void expect_no_numbers_of_other_ranks(const Config& config, bool delayed) {
+  init(config);
   const Ended ended;
-  DistributedModel model{Chain()};
+  const auto made = [delayed] {
+    const delay_param_initialization scope(delayed);
+    return Chain();
+  };
+  DistributedModel model{made()};
   DistributedOptimizer optimizer = sgd(model.parameters());
   auto train_step = tessera::step(
       [&](torch::Tensor x, torch::Tensor y) { model.backward(squared(model(x), y)); });
@@ -162,6 +162,16 @@ TEST(BehindAStep, GradientsOfOtherRanksHaveNoNumbers) {
         break;
       default:
         optimizer.zero_grad(true);
+    }
+  }
+}
+
+// libtorch's own clipping would take the norm of one rank's gradients.
+TEST(BehindAStep, GradientsOfOtherRanksHaveNoNumbers) {
+  for (const bool delayed : {false, true}) {
+    if (world_size() > 1) {
+      SCOPED_TRACE(delayed ? "delayed" : "made at once");
+      expect_no_numbers_of_other_ranks(chain_config(2, 2), delayed);
     }
   }
 }
