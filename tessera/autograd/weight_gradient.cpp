@@ -109,9 +109,10 @@ void add_in_order(const at::Tensor& parameter, std::function<void()> addition) {
       torch::autograd::impl::grad_accumulator(parameter).get(), std::move(addition));
 }
 
-/// Returns whether the part may be deferred to the end of the pass.
-bool may_come_later(const at::Tensor& parameter) {
-  if (!takes_parts(parameter) || !WeightGradientPass::current()->defers()) {
+/// Returns whether a product of these operands may be deferred to the end of the pass.
+bool may_come_later(const at::Tensor& parameter, const std::vector<at::Tensor>& operands) {
+  if (!takes_parts(parameter) || !WeightGradientPass::current()->defers() ||
+      !WeightGradientPass::current()->may_hold(parameter, operands)) {
     return false;
   }
   const auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
@@ -168,10 +169,11 @@ struct ProductWithWeight : Function<ProductWithWeight> {
   /// add_weight_gradient, or a promise of it.
   static at::Tensor
   now_or_later(const at::Tensor& weight, const at::Tensor& rows, const at::Tensor& x) {
-    if (!may_come_later(weight)) {
+    if (!may_come_later(weight, {rows, x})) {
       return add_weight_gradient(weight, rows, x);
     }
-    WeightGradientPass::current()->defer(weight, addition_of_product(weight, rows, x));
+    WeightGradientPass::current()->defer(
+        weight, {addition_of_product(weight, rows, x), held_bytes({rows, x})});
     return {};
   }
 };
@@ -368,6 +370,26 @@ add_weight_gradient(const at::Tensor& weight, const at::Tensor& rows, const at::
     addition();
   }
   return {};
+}
+
+bool defer_weight_gradient(const at::Tensor& weight, const at::Tensor& rows, const at::Tensor& x) {
+  if (!may_come_later(weight, {rows, x})) {
+    return false;
+  }
+  WeightGradientPass::Deferral deferral;
+  deferral.held = held_bytes({rows, x});
+  const auto accumulator = torch::autograd::impl::grad_accumulator(weight);
+  deferral.as_the_engine = is_ordered(weight) || adds_in_f32(*accumulator);
+  if (deferral.as_the_engine) {
+    deferral.compute = [accumulator, rows, x] {
+      const at::NoGradGuard no_grad;
+      add_as_the_engine(*accumulator, rows.t().mm(x));
+    };
+  } else {
+    deferral.compute = addition_of_product(weight, rows, x);
+  }
+  WeightGradientPass::current()->defer(weight, std::move(deferral));
+  return true;
 }
 
 } // namespace tessera

@@ -65,4 +65,10 @@ WeightOperand weight_operand(const at::Tensor& matrix);
 at::Tensor
 add_weight_gradient(const at::Tensor& weight, const at::Tensor& rows, const at::Tensor& x);
 
+/// Returns whether rows^T x will be added to the weight's gradient later, because another rank
+/// waits for what this backward computes next (WeightGradientPass). It is added in place where
+/// `addable_gradient` allows that; else as the engine adds a gradient that a node returns, so that
+/// an order keeps no operands. Shapes: as add_weight_gradient. Threads: as the backward.
+bool defer_weight_gradient(const at::Tensor& weight, const at::Tensor& rows, const at::Tensor& x);
+
 } // namespace tessera

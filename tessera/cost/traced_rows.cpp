@@ -52,11 +52,13 @@ traced_rows(const DescribedModel& model, const Cluster& cluster, const Strategy&
                      : keeps_products ? row.output_bytes + traced.given_bytes_per_sample * samples
                                       : row.output_bytes;
     row.working_bytes = traced.working.of(samples) + (recomputed ? all : 0);
-    row.deferring_bytes = traced.deferring.of(samples) + (recomputed ? all : 0);
+    row.deferring_bytes = recomputed ? row.working_bytes : traced.deferring.of(samples);
     for (std::size_t b = 0; b < row.buffer_bytes.size(); ++b) {
       row.buffer_bytes[b] = traced.buffers[b].of(samples);
     }
-    row.deferred_bytes = traced.deferred_bytes_per_sample * samples;
+    // A backward that recomputes holds no more for later than it has freed.
+    const double deferred = traced.deferred_bytes_per_sample * samples;
+    row.deferred_bytes = recomputed ? std::min(deferred, row.kept_bytes) : deferred;
     for (const DeviceKind& kind : cluster.kinds) {
       const PassSeconds pass =
           seconds_of(traced.microbatch_seconds, model.name, kind.name, samples);

@@ -52,17 +52,26 @@ struct KeptLinear : Function<KeptLinear> {
     return lies_by_columns(weight) ? gradient.t().mm(x).t() : x.t().mm(gradient);
   }
 
-  /// Returns whether the parameter behind the weight has got its gradient.
+  /// Returns whether the parameter behind the weight has got its gradient, or will.
   static bool
   added_in_place(const at::Tensor& weight, const at::Tensor& x, const at::Tensor& gradient) {
     const WeightOperand operand = weight_operand(weight);
+    if (!operand.parameter.defined()) {
+      return false;
+    }
+    const at::Tensor& rows = operand.transposed ? gradient : x;
+    const at::Tensor& columns = operand.transposed ? x : gradient;
+    // Else weight_gradient() has the sum of another product, whose bits may differ.
+    const bool as_product = operand.transposed == lies_by_columns(weight);
+    if (as_product && defer_weight_gradient(operand.parameter, rows, columns)) {
+      return true;
+    }
     // Undefined under an order too, which would hold x until the end of the step.
-    at::Tensor sum =
-        operand.parameter.defined() ? addable_gradient(operand.parameter) : at::Tensor();
+    at::Tensor sum = addable_gradient(operand.parameter);
     if (!sum.defined()) {
       return false;
     }
-    operand.transposed ? sum.addmm_(gradient.t(), x) : sum.addmm_(x.t(), gradient);
+    sum.addmm_(rows.t(), columns);
     return true;
   }
 
@@ -300,6 +309,14 @@ void KeptProducts::release() {
   results_.clear();
   versions_.clear();
   returned_.clear();
+}
+
+std::size_t KeptProducts::held() const {
+  std::size_t bytes = held_bytes(results_);
+  for (const Form& form : returned_) {
+    bytes += held_bytes({form.value});
+  }
+  return bytes;
 }
 
 ProductScope::ProductScope(KeptProducts& products, const void* module, Run run)

@@ -137,6 +137,8 @@ class KeptProducts {
   void take_back(std::vector<at::Tensor> results);
   /// Drops all tensors.
   void release();
+  /// Returns what this holds in memory. Units: bytes.
+  std::size_t held() const;
 
  private:
   struct Form {

@@ -266,6 +266,9 @@ class RecomputeBackward : public torch::autograd::Node, public HiddenLeaves {
   }
 
   void release_variables() override {
+    if (WeightGradientPass* pass = WeightGradientPass::current()) {
+      pass->freed(held()); // this node runs in that pass
+    }
     args_.reset();
     kept_.reset();
     products_.release();
@@ -281,6 +284,11 @@ class RecomputeBackward : public torch::autograd::Node, public HiddenLeaves {
             "activation checkpointing away");
       }
     }
+  }
+
+  /// Returns the bytes that the forward left here: none where a keeper has them.
+  std::size_t held() const {
+    return !args_ || kept_ != nullptr ? 0 : held_bytes(tensors_of(*args_)) + products_.held();
   }
 
   c10::IValue arguments_below(const std::shared_ptr<CaptureGradients>& capture) {

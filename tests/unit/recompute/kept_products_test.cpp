@@ -2,8 +2,10 @@
 // are those without a region, to the bit.
 #include "tessera/recompute/kept_products.h"
 
+#include <algorithm>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +15,8 @@
 #include <gmock/gmock.h>
 
 #include "tessera/autograd/addition_hook.h"
+#include "tessera/autograd/f32_gradients.h"
+#include "tessera/autograd/gradient_order.h"
 #include "tessera/autograd/weight_gradient.h"
 #include "tessera/autograd/weight_gradient_pass.h"
 #include "tessera/base/error.h"
@@ -146,6 +150,117 @@ TEST(KeptProducts, WeightGradientsOfAScopeAreAddedInPlace) {
   for (std::size_t i = 0; i < kept.parameters().size(); ++i) {
     EXPECT_TRUE(part.parameters()[i].grad().equal(kept.parameters()[i].grad())) << i;
   }
+}
+
+/// What sums the gradients of a stage's microbatches.
+enum class Sums { kInPlace, kInOrder, kOf16Bits };
+
+/// Two regions, one behind the other, of which a pass may put products off.
+struct Stage {
+  explicit Stage(Sums sums) {
+    for (Layer* layer : {&front, &back}) {
+      if (sums == Sums::kOf16Bits) {
+        for (at::Tensor* tensor : {&layer->first, &layer->second, &layer->bias}) {
+          *tensor = tensor->detach().to(at::kBFloat16).requires_grad_();
+        }
+      }
+    }
+  }
+  at::Tensor loss(int microbatch) {
+    torch::manual_seed(9 + microbatch);
+    at::Tensor x = input_rows().to(front.first.scalar_type());
+    for (Layer* layer : {&front, &back}) {
+      Region region = layer->region();
+      region.trains = true;
+      region.parameters = layer->parameters();
+      x = unpack<at::Tensor>(run(std::move(region), pack(std::tuple<at::Tensor>(x))));
+    }
+    return x.pow(2).sum();
+  }
+  std::vector<at::Tensor> parameters() const {
+    std::vector<at::Tensor> all = front.parameters();
+    const std::vector<at::Tensor> others = back.parameters();
+    all.insert(all.end(), others.begin(), others.end());
+    return all;
+  }
+  int without_gradient() const {
+    const std::vector<at::Tensor> all = parameters();
+    return static_cast<int>(std::count_if(all.begin(), all.end(), [](const at::Tensor& parameter) {
+      return !parameter.grad().defined();
+    }));
+  }
+  Layer front{Layout::kRows, true};
+  Layer back{Layout::kRows, true};
+};
+
+/// Trains two microbatches, of which the second comes first. Returns how many parameters had no
+/// gradient when the first backward ended.
+int train(Stage& stage, Sums sums, bool awaited) {
+  const WeightGradientScope in_place;
+  std::optional<F32Gradients> in_f32;
+  if (sums == Sums::kOf16Bits) {
+    in_f32.emplace(stage.parameters());
+  }
+  GradientOrder order;
+  const bool ordered = sums != Sums::kInPlace;
+  if (ordered) {
+    order.begin(stage.parameters(), {1, 0});
+  }
+  int without = -1;
+  for (const int microbatch : {1, 0}) {
+    const at::Tensor loss = stage.loss(microbatch);
+    std::optional<WeightGradientPass> pass;
+    GradientOrder::GraphPtr graph;
+    if (ordered) {
+      GradientTargets targets = targets_below({loss}, nullptr);
+      graph = order.expect(microbatch, targets);
+      order.started(microbatch);
+      pass.emplace(std::move(targets), WeightGradientPass::Awaited{awaited, nullptr}, order, graph);
+    } else {
+      pass.emplace(std::vector<at::Tensor>{loss}, WeightGradientPass::Awaited{awaited, nullptr});
+    }
+    loss.backward();
+    without = without < 0 ? stage.without_gradient() : without;
+    pass->catch_up();
+    if (ordered) {
+      order.ended(*graph);
+    }
+  }
+  order.finish();
+  return without;
+}
+
+// The region behind frees the room for one product of the region in front: another rank waits for
+// the gradient of the stage's input, not for that of a weight.
+TEST(KeptProducts, WeightGradientsWaitInTheRoomThatTheBackwardHasFreed) {
+  for (const Sums sums : {Sums::kInPlace, Sums::kInOrder, Sums::kOf16Bits}) {
+    SCOPED_TRACE(static_cast<int>(sums));
+    Stage at_once(sums);
+    Stage put_off(sums);
+    EXPECT_EQ(train(at_once, sums, false), 0);
+    EXPECT_EQ(train(put_off, sums, true), 1);
+    for (std::size_t i = 0; i < at_once.parameters().size(); ++i) {
+      EXPECT_TRUE(put_off.parameters()[i].grad().equal(at_once.parameters()[i].grad())) << i;
+    }
+  }
+}
+
+// Which of its parts waits depends on time, so the sum would.
+TEST(KeptProducts, AWeightOfTwoRegionsIsNotPutOff) {
+  for (const Sums sums : {Sums::kInPlace, Sums::kInOrder}) {
+    Stage stage(sums);
+    stage.back.second = stage.front.second;
+    stage.front.first.requires_grad_(false); // else it takes the room
+    stage.front.first.mutable_grad() = torch::zeros({6, 8});
+    EXPECT_EQ(train(stage, sums, true), 0);
+  }
+}
+
+TEST(KeptProducts, WhatAKeeperHasMakesNoRoom) {
+  CopyKeeper keeper;
+  const KeeperScope scope(&keeper, 0);
+  Stage stage(Sums::kInPlace);
+  EXPECT_EQ(train(stage, Sums::kInPlace, true), 0);
 }
 
 TEST(KeptProducts, NumbersAreThoseWithoutAndProductsAreComputedOnce) {
