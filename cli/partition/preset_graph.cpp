@@ -71,7 +71,9 @@ graph_of_preset(const std::string& name, int tensor_parallel_degree, const std::
   DistributedGraph result;
   if (tensor_parallel_degree > 1) {
     replacements = nn::replace_marked(
-        model.module, [](const torch::nn::Module&, const nn::Make& make) { return make(); });
+        model.module, /*whole=*/{}, [](const torch::nn::Module&, const nn::Make& make) {
+          return make();
+        });
     nn::keep_parts_together(*replacements.root);
     result.replaced = nn::text_of(replacements);
   }

@@ -32,7 +32,8 @@ struct PlanningInput {
   /// All else of the search.
   planner::SearchOptions search = {
       .most_stages_per_rank = planner::kMostStagesPerRank,
-      .unlike_samples = true};
+      .unlike_samples = true,
+      .whole_layers = true};
 };
 
 void add_planning_options(CLI::App& app, PlanningInput& input);

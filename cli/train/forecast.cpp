@@ -112,6 +112,7 @@ Forecast forecast(const Job& job, const models::Preset& preset, const topology::
   request.global_batch_size = run.global_batch_size;
   if (degrees.tensor > 1) {
     request.tensor_degrees = {degrees.tensor};
+    request.whole_modules = job.parallel.whole_modules();
   }
   Forecast result;
   result.traced = autotune::trace_model(preset_source(preset, run.sequence), request);

@@ -23,7 +23,8 @@ struct PlanOptions {
   /// always is for what this version of the library can run, with its constants.
   planner::SearchOptions search = {
       .most_stages_per_rank = planner::kMostStagesPerRank,
-      .unlike_samples = true};
+      .unlike_samples = true,
+      .whole_layers = true};
 };
 
 /// How to train a model on a cluster: the best strategies, and why.

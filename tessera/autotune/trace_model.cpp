@@ -59,13 +59,15 @@ BuiltModel built(const ModelSource& source, cost::Precision precision) {
 
 // Returns nullopt when no module can be divided in this way.
 std::optional<planner::DivisionTrace>
-trace_division(const ModelSource& source, cost::Precision precision, const cost::TensorWay& way) {
+trace_division(const ModelSource& source, const TraceRequest& request, const cost::TensorWay& way) {
   LoneGroup group(way.degree);
   const tracer::DelayedInitScope delayed;
   const nn::TensorParallelScope scope(outline(group, way));
-  const BuiltModel model = built(source, precision);
+  const BuiltModel model = built(source, request.precision);
   const nn::Replacements replacements = nn::replace_marked(
-      model.root, [](const torch::nn::Module&, const nn::Make& make) { return make(); });
+      model.root, request.whole_modules, [](const torch::nn::Module&, const nn::Make& make) {
+        return make();
+      });
   if (replacements.replaced.empty()) {
     return std::nullopt;
   }
@@ -146,7 +148,7 @@ planner::ModelTrace trace_model(const ModelSource& source, const TraceRequest& r
          {Distribution::kSpeed, Distribution::kMemory, Distribution::kMesh}) {
       for (const bool same_samples : {false, true}) {
         const cost::TensorWay way = {degree, distribution, same_samples};
-        if (auto division = trace_division(source, request.precision, way)) {
+        if (auto division = trace_division(source, request, way)) {
           traced.divisions.push_back(std::move(*division));
         }
       }

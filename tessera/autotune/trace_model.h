@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,8 @@ struct TraceRequest {
   /// Tensor-parallel degrees at which the model is traced too, in every way in which the runtime
   /// can divide it. Only marked modules are divided.
   std::vector<int> tensor_degrees = {};
+  /// Paths of marked modules that stay whole in every one of them.
+  std::set<std::string> whole_modules = {};
 };
 
 /// Returns the degrees of tensor parallelism, 2 or more, that divide the number of devices. They go

@@ -23,6 +23,16 @@ double Config::effective_memory_weight() const {
       optimize == Optimize::kSpeed ? kMemoryWeightForSpeed : kMemoryWeightForMemory);
 }
 
+std::set<std::string> Config::whole_modules() const {
+  std::set<std::string> paths;
+  for (const auto& [path, degree] : tensor_parallel_degree_of) {
+    if (degree == 1) {
+      paths.insert(path);
+    }
+  }
+  return paths;
+}
+
 int Config::effective_default_partition() const {
   return default_partition.value_or(0);
 }

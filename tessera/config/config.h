@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -118,6 +119,7 @@ struct Config {
 
   // -- Tensor parallelism --
   int tensor_parallel_degree = 1;
+  std::map<std::string, int> tensor_parallel_degree_of = {};
   Choice<TensorParallelKind> tensor_parallel_kind = TensorParallelKind::k1d;
   Choice<MeshMemory> mesh_memory = MeshMemory::kAutograd;
   bool prescaled_batch = false;
@@ -162,6 +164,8 @@ struct Config {
   double effective_memory_weight() const;
   /// `default_partition`, or 0.
   int effective_default_partition() const;
+  /// The modules of `tensor_parallel_degree_of` with a degree of 1.
+  std::set<std::string> whole_modules() const;
 };
 
 /// Reads the JSON form: either the keys alone,

@@ -147,6 +147,36 @@ auto outside_entry(C c) {
   });
 }
 
+// The first module with a degree that no module can have, or the end.
+auto other_degree(C c) {
+  return std::find_if(
+      c.tensor_parallel_degree_of.begin(),
+      c.tensor_parallel_degree_of.end(),
+      [&](const auto& entry) {
+        return entry.second != 1 && entry.second != c.tensor_parallel_degree;
+      });
+}
+
+std::vector<Coupling> tensor_rules() {
+  return {
+      {"degrees of modules",
+       "Every value of tensor_parallel_degree_of must be 1 or tensor_parallel_degree.",
+       {"tensor_parallel_degree", "tensor_parallel_degree_of"},
+       [](C c) { return other_degree(c) != c.tensor_parallel_degree_of.end(); },
+       [](C c) {
+         const auto entry = other_degree(c);
+         return str(
+             "tensor_parallel_degree_of \"",
+             entry->first,
+             "\" is ",
+             entry->second,
+             ", but a module is divided over all ranks of its group or whole on each of them; "
+             "write ",
+             c.tensor_parallel_degree == 1 ? "1" : str("1 or ", c.tensor_parallel_degree));
+       }},
+  };
+}
+
 std::vector<Coupling> partition_rules() {
   return {
       {"manual needs default_partition",
@@ -387,6 +417,7 @@ const std::vector<Coupling>& couplings() {
     for (auto part :
          {pipeline_rules,
           data_parallel_rules,
+          tensor_rules,
           partition_rules,
           operation_rules,
           precision_and_memory_rules,

@@ -257,6 +257,18 @@ std::vector<Key> tensor_keys() {
            .max = kMost,
            .source = str(kTorch, "; ", kPaperKeys),
            .description = "Ranks over which tensor-parallel modules are distributed."},
+          {.name = "tensor_parallel_degree_of",
+           .field = &Config::tensor_parallel_degree_of,
+           .min = 1,
+           .unsaid = "none",
+           .source = kOwn,
+           .description =
+               "Degrees of single modules, such as {\"layers.0\": 1}: with 1 a module that is "
+               "marked "
+               "stays whole on each rank of a tensor-parallel group, with all inside it, which "
+               "takes "
+               "more memory and no exchange. Other degrees than 1 and tensor_parallel_degree are "
+               "refused."},
           {.name = "tensor_parallel_kind",
            .field = &Config::tensor_parallel_kind,
            .source = "Optimus (Xu et al. 2021)",

@@ -104,6 +104,20 @@ void validate(const Strategy& strategy, int devices, int layers, int global_batc
         " ascending ones from 0 to ",
         layers);
   }
+  const std::vector<bool>& whole = strategy.whole_layers;
+  if (!whole.empty()) {
+    if (whole.size() != static_cast<std::size_t>(layers) || whole.front()) {
+      fail(
+          "whole_layers: found ",
+          whole.size(),
+          " values; write one for each of ",
+          layers,
+          " layers, of which the first is not whole");
+    }
+    if (strategy.tp == 1 || strategy.same_samples) {
+      fail("layers stay whole only with tp of 2 or more and samples of each rank's own");
+    }
+  }
   if (strategy.device_of_rank.size() != static_cast<std::size_t>(devices)) {
     fail("the placement names ", strategy.device_of_rank.size(), " devices");
   }

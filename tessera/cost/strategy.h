@@ -51,6 +51,10 @@ struct Strategy {
   /// one also whether the ranks of a tensor-parallel group bring the same samples.
   Distribution distribution = Distribution::kAsMeasured;
   bool same_samples = false;
+  /// Which layers stay whole on every rank of a tensor-parallel group, which runs them with its own
+  /// samples. Of a traced model whose ranks bring their own; the first layer is never one of them.
+  /// Empty: none.
+  std::vector<bool> whole_layers = {};
   bool activation_checkpointing = true;
   /// With activation_checkpointing: whether the results of products with weights are kept too and
   /// not computed again (selective recomputation).
@@ -93,6 +97,9 @@ struct Strategy {
                ? dp * microbatch_size
                : std::accumulate(replica_microbatch.begin(), replica_microbatch.end(), 0);
   }
+  bool is_whole(std::size_t layer) const {
+    return layer < whole_layers.size() && whole_layers[layer];
+  }
   int microbatches(int global_batch_size) const {
     return global_batch_size / samples_together();
   }
@@ -106,8 +113,8 @@ lay_out(const Strategy& strategy, const std::string& letters, const std::vector<
 
 /// Checks a strategy. Throws: ConfigError when degrees do not fill the cluster, when
 /// the replicas' microbatches do not divide the batch, when boundaries are not ascending stages
-/// over all layers, and for several stages a rank in the fixed order of 1F1B, which says nothing of
-/// turns.
+/// over all layers, for several stages a rank in the fixed order of 1F1B, which says nothing of
+/// turns, and for whole layers where nothing is divided or ranks bring the same samples.
 void validate(const Strategy& strategy, int devices, int layers, int global_batch_size);
 
 } // namespace tessera::cost

@@ -34,16 +34,20 @@ traced_rows(const DescribedModel& model, const Cluster& cluster, const Strategy&
       model.divided_in({strategy.tp, strategy.distribution, strategy.same_samples});
   const TracedPart& part = divided != nullptr ? divided->part : model.traced()->whole;
   const std::vector<Layer>& layers = divided != nullptr ? divided->layers : model.layers;
-  const int samples = strategy.microbatch_size;
+  const int group_samples = strategy.microbatch_size;
   const double waiting = 1 + cluster.waiting_share(strategy.tp);
   LayerRows rows;
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    const TracedLayer& traced = part.layers[i];
+    const bool whole = divided != nullptr && strategy.is_whole(i);
+    const TracedLayer& traced = whole ? model.traced()->whole.layers[i] : part.layers[i];
+    const Layer& layer = whole ? model.layers[i] : layers[i];
+    const int samples = whole ? group_samples / strategy.tp : group_samples;
+    const double waits = whole ? 1 : waiting; // for the group's other ranks
     const bool recomputed = strategy.activation_checkpointing && i > 0;
     LayerRow row;
-    row.parameters = static_cast<double>(layers[i].parameters);
-    row.whole_parameters = static_cast<double>(traced.whole_parameters);
-    row.output_bytes = static_cast<double>(layers[i].output_elements_per_sample) * samples *
+    row.parameters = static_cast<double>(layer.parameters);
+    row.whole_parameters = whole ? row.parameters : static_cast<double>(traced.whole_parameters);
+    row.output_bytes = static_cast<double>(layer.output_elements_per_sample) * samples *
                        value_bytes(model.precision);
     const double all = traced.kept_bytes_per_sample * samples;
     const bool keeps_products = recomputed && strategy.keeps_products;
@@ -62,12 +66,11 @@ traced_rows(const DescribedModel& model, const Cluster& cluster, const Strategy&
     for (const DeviceKind& kind : cluster.kinds) {
       const PassSeconds pass =
           seconds_of(traced.microbatch_seconds, model.name, kind.name, samples);
-      row.forward_seconds.push_back(waiting * pass.forward);
+      row.forward_seconds.push_back(waits * pass.forward);
       const double given =
           keeps_products ? seconds_of(traced.given_seconds, model.name, kind.name, samples).forward
                          : 0;
-      row.seconds.push_back(
-          waiting * ((recomputed ? 2 : 1) * pass.forward - given + pass.backward));
+      row.seconds.push_back(waits * ((recomputed ? 2 : 1) * pass.forward - given + pass.backward));
     }
     const auto exchanged = traced.collectives.find(samples);
     if (exchanged != traced.collectives.end()) {
@@ -83,17 +86,18 @@ traced_rows(const DescribedModel& model, const Cluster& cluster, const Strategy&
   }
   if (model.returns_home) {
     for (const DeviceKind& kind : cluster.kinds) {
-      rows.tail_seconds.push_back(seconds_of(part.tail_seconds, model.name, kind.name, samples));
+      rows.tail_seconds.push_back(
+          seconds_of(part.tail_seconds, model.name, kind.name, group_samples));
     }
   }
-  const auto tail = part.tail_collectives.find(samples);
+  const auto tail = part.tail_collectives.find(group_samples);
   if (tail != part.tail_collectives.end()) {
     rows.tail_exchanged = tail->second;
   }
-  rows.tail_working_bytes = part.tail_working.of(samples);
+  rows.tail_working_bytes = part.tail_working.of(group_samples);
   rows.held_gradient_bytes = part.held_gradient_bytes;
   rows.between_bytes =
-      std::max(0.0, part.held_gradient_bytes - part.tail_kept_bytes_per_sample * samples);
+      std::max(0.0, part.held_gradient_bytes - part.tail_kept_bytes_per_sample * group_samples);
   return rows;
 }
 

@@ -62,6 +62,9 @@ std::string calibration_json(
     if (!strategy.replica_microbatch.empty()) {
       entry["replica_mbs"] = strategy.replica_microbatch;
     }
+    if (!strategy.whole_layers.empty()) {
+      entry["whole_layers"] = strategy.whole_layers;
+    }
     entry["layer_boundaries"] = strategy.boundaries;
     entry["stages_per_rank"] = strategy.stages_per_rank;
     entry["schedule"] = text_of(strategy.schedule);

@@ -41,9 +41,9 @@ struct SearchResult {
   int considered = 0; // points of the space, or strategies that were drawn
   bool interrupted = false; // by SearchOptions::stop
   /// A lower bound on the estimated seconds of all strategies of the searched degrees, microbatch
-  /// sizes, ways to save memory and devices, with one stage a pipeline rank and equal replicas,
-  /// whatever their placement and layer boundaries; 0: not known, because the search was
-  /// interrupted or its method visits few points.
+  /// sizes, ways to save memory and devices, with one stage a pipeline rank, equal replicas
+  /// and layers of one degree, whatever their placement and layer boundaries; 0: not known, because
+  /// the search was interrupted or its method visits few points.
   double lower_bound = 0;
   /// The Pareto front of seconds, price and energy over the strategies of `best` and of every set
   /// of nodes, fastest first; empty where neither price nor energy is known.

@@ -84,6 +84,24 @@ std::string samples_text(const cost::Strategy& strategy) {
   return text;
 }
 
+// Returns which layers a strategy leaves whole that divides others: ", layers 3..5,9 whole".
+std::string whole_layers_text(const cost::Strategy& strategy) {
+  std::string text;
+  const auto count = strategy.whole_layers.size();
+  for (std::size_t first = 0; first < count; ++first) {
+    std::size_t last = first;
+    while (strategy.is_whole(first) && strategy.is_whole(last + 1)) {
+      ++last;
+    }
+    if (strategy.is_whole(first)) {
+      text += text.empty() ? ", layers " : ",";
+      text += last > first ? str(first, "..", last) : str(first);
+    }
+    first = last;
+  }
+  return text.empty() ? text : text + " whole";
+}
+
 bool is_in_turns(const Candidate& candidate) {
   return candidate.strategy.stages_per_rank > 1;
 }
@@ -114,8 +132,9 @@ std::string tensor_text(const cost::Strategy& strategy) {
 
 std::string headline(const cost::Strategy& strategy) {
   return "pp " + std::to_string(strategy.pp) + "  dp " + std::to_string(strategy.dp) + "  " +
-         tensor_text(strategy) + "  " + samples_text(strategy) + "  placement " +
-         (strategy.placement.empty() ? "own" : strategy.placement) + saving_text(strategy);
+         tensor_text(strategy) + whole_layers_text(strategy) + "  " + samples_text(strategy) +
+         "  placement " + (strategy.placement.empty() ? "own" : strategy.placement) +
+         saving_text(strategy);
 }
 
 std::string explain(

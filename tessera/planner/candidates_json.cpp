@@ -80,6 +80,13 @@ OrderedJson strategy_of(
   json["replica_microbatch"] = strategy.replica_microbatch.empty()
                                    ? OrderedJson()
                                    : OrderedJson(strategy.replica_microbatch);
+  OrderedJson whole = OrderedJson::array();
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    if (strategy.is_whole(i)) {
+      whole.push_back(i);
+    }
+  }
+  json["whole_layers"] = std::move(whole);
   json["microbatches"] = strategy.microbatches(model.global_batch_size);
   json["placement"] = strategy.placement;
   json["schedule"] = std::string(text_of(strategy.schedule));

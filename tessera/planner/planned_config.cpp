@@ -10,6 +10,7 @@ namespace {
 constexpr const char* kPlannedKeys[] = {
     "pipeline_parallel_degree",
     "tensor_parallel_degree",
+    "tensor_parallel_degree_of",
     "tensor_parallel_kind",
     "optimize",
     "prescaled_batch",

@@ -23,6 +23,7 @@ RuntimeAbilities runtime_abilities() {
   abilities.optimizer_sharding = has_key("shard_optimizer_state");
   abilities.parameter_sharding = has_key("sharded_data_parallel_degree");
   abilities.unlike_samples = has_key("replica_samples");
+  abilities.whole_layers = has_key("tensor_parallel_degree_of");
   abilities.activation_offloading = has_key("offload_activations");
   return abilities;
 }

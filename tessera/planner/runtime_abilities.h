@@ -14,6 +14,8 @@ struct RuntimeAbilities {
   bool parameter_sharding = false;
   /// Replicas may take unlike numbers of samples.
   bool unlike_samples = false;
+  /// Layers may stay whole where others are divided.
+  bool whole_layers = false;
   bool activation_checkpointing = false; // of all layers, by a configuration key
   bool activation_offloading = false; // of what recomputed layers keep
   /// Layers that share parameters may be on different pipeline ranks.

@@ -15,6 +15,7 @@
 #include "tessera/planner/shares.h"
 #include "tessera/planner/to_config.h"
 #include "tessera/planner/turns.h"
+#include "tessera/planner/whole_layers.h"
 #include "tessera/simulator/simulate.h"
 
 namespace tessera::planner {
@@ -169,6 +170,7 @@ SearchResult search_all_nodes(
                                         .iteration_seconds;
     }
   }
+  add_whole_layers(model, cluster, options, result.best);
   if (options.simulate > 0) {
     add_turns(model, cluster, options, result.best);
   }

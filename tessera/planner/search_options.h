@@ -78,6 +78,8 @@ struct SearchOptions {
   bool overlap_gradients = false;
   /// Whether replicas on unlike devices may take unlike numbers of samples (shares.h).
   bool unlike_samples = false;
+  /// Whether layers of a strategy that divides them may stay whole (whole_layers.h).
+  bool whole_layers = false;
   /// Whether to return only what the runtime of this version can run (`runtime_abilities.h`),
   /// priced as it runs: no activation checkpointing (but see can_recompute), pp + 2 active
   /// microbatches.

@@ -30,7 +30,8 @@ void set_degrees(const cost::Strategy& strategy, config::Config& config) {
   config.shard_optimizer_state = strategy.shard_optimizer_state && config.ddp && !parameters;
 }
 
-config::Config config_of(const Candidate& candidate, const plans::Plan& plan) {
+config::Config
+config_of(const Candidate& candidate, const plans::Plan& plan, const cost::DescribedModel& model) {
   config::Config config;
   set_degrees(candidate.strategy, config);
   config.microbatches = plan.microbatches;
@@ -42,6 +43,11 @@ config::Config config_of(const Candidate& candidate, const plans::Plan& plan) {
   config.placement_strategy = plan.placement;
   config.auto_partition = false;
   config.partition = plan.partition;
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    if (candidate.strategy.is_whole(i)) {
+      config.tensor_parallel_degree_of[model.layers[i].name] = 1;
+    }
+  }
   config.offload_activations = candidate.strategy.offload_activations;
   return config;
 }
@@ -104,6 +110,9 @@ std::optional<std::string> not_runnable(
   if (!strategy.replica_microbatch.empty() && !can.unlike_samples) {
     return "its replicas take unlike numbers of samples, which this version cannot do";
   }
+  if (!strategy.whole_layers.empty() && !can.whole_layers) {
+    return "it divides some layers and leaves others whole, which this version cannot do";
+  }
   const auto undivided = [&](int samples) { return samples % strategy.tp != 0; };
   const std::vector<int> sizes = strategy.replica_microbatch.empty()
                                      ? std::vector<int>{strategy.microbatch_size}
@@ -153,7 +162,7 @@ config::Config to_config(const Candidate& candidate, const cost::DescribedModel&
   if (const auto reason = not_runnable(candidate, model)) {
     throw PlanError(str("the strategy is priced but not runnable in this version: ", *reason));
   }
-  config::Config config = config_of(candidate, to_plan(candidate, model));
+  config::Config config = config_of(candidate, to_plan(candidate, model), model);
   config::validate(config);
   return config;
 }

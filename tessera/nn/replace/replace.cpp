@@ -22,6 +22,7 @@ namespace {
 using ModulePtr = std::shared_ptr<torch::nn::Module>;
 
 constexpr const char* kInside = "is inside a module that is";
+constexpr const char* kWhole = "stays whole, as \"tensor_parallel_degree_of\" says";
 
 std::string shown(const std::string& path) {
   return path.empty() ? "the model" : path;
@@ -154,13 +155,15 @@ class Replacing {
  public:
   Replacing(
       const ModulePtr& root,
+      const std::set<std::string>& whole,
       const std::function<
           std::shared_ptr<DistributedModule>(const torch::nn::Module&, const Make&)>& around)
-      : holders_(root), around_(around) {
+      : holders_(root), whole_(whole), around_(around) {
     register_builtin_tp_rules();
     result_.root = root;
     visit(root, "", nullptr, "", true);
     check_options();
+    check_whole();
   }
 
   Replacements take() {
@@ -185,6 +188,11 @@ class Replacing {
       return;
     }
     const bool marked = is_marked_tensor_parallel(*module);
+    if (marked && whole_.contains(path)) {
+      stayed_.insert(path);
+      keep(*module, path, kWhole);
+      return;
+    }
     if (marked) {
       const std::string reason = try_replace(module, path, parent, name);
       if (reason.empty()) {
@@ -293,7 +301,31 @@ class Replacing {
     }
   }
 
+  void check_whole() const {
+    for (const std::string& path : whole_) {
+      if (stayed_.contains(path)) {
+        continue;
+      }
+      const auto inside = std::find_if(
+          result_.replaced.begin(), result_.replaced.end(), [&](const ReplacedModule& replaced) {
+            return path.starts_with(replaced.path + ".");
+          });
+      throw ConfigError(str(
+          "tensor_parallel_degree_of, \"",
+          path,
+          inside != result_.replaced.end()
+              ? str("\": it lies inside of \"",
+                    inside->path,
+                    "\", in whose place one distributed module comes; write that path")
+              : "\": no module of this path is marked for tensor parallelism; write the path of "
+                "one that tessera::tensor_parallelism marks, as the lines \"tensor parallelism\" "
+                "of a run without the key show them"));
+    }
+  }
+
   Holders holders_;
+  const std::set<std::string>& whole_;
+  std::set<std::string> stayed_;
   const std::function<std::shared_ptr<DistributedModule>(const torch::nn::Module&, const Make&)>&
       around_;
   Replacements result_;
@@ -323,9 +355,10 @@ std::string pattern_of(const std::string& path) {
 
 Replacements replace_marked(
     const ModulePtr& root,
+    const std::set<std::string>& whole,
     const std::function<std::shared_ptr<DistributedModule>(const torch::nn::Module&, const Make&)>&
         around) {
-  return Replacing(root, around).take();
+  return Replacing(root, whole, around).take();
 }
 
 std::vector<std::string> text_of(const Replacements& replacements) {

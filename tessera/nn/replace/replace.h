@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -48,14 +49,17 @@ using Make = std::function<std::shared_ptr<DistributedModule>()>;
 /// stays, and those inside it are looked at. The distributed modules have
 /// values of their own until `take_over`.
 ///
+/// `whole`: paths of marked modules that stay as they are, with all inside them.
 /// `around` runs the making of a distributed module; it may delay its
 /// parameters as the original's are, and keeps the random numbers.
 /// Not collective, but all ranks of a TP_GROUP come to the same result.
 /// Threads: step thread only.
-/// Throws: ConfigError for an option of a scope that no module took.
+/// Throws: ConfigError for an option of a scope that no module took, and for a path of `whole`
+/// that names no module that could stay whole.
 /// Source: Karakus et al. 2021, section 5.2.
 Replacements replace_marked(
     const std::shared_ptr<torch::nn::Module>& root,
+    const std::set<std::string>& whole,
     const std::function<
         std::shared_ptr<DistributedModule>(const torch::nn::Module& original, const Make& make)>&
         around);

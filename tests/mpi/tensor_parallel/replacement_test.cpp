@@ -134,6 +134,17 @@ TEST(Replacement, NothingToMark) {
       HasSubstr("declare them with TESSERA_MODULE"));
 }
 
+TEST(Replacement, AModuleThatIsToStayWholeIsThere) {
+  Config config = tp_config(1, world_size());
+  config.tensor_parallel_degree_of = {{"gate", 1}};
+  init(config);
+  const Ended ended;
+  const std::string said = error_of<ConfigError>([] { const DistributedModel model{Mixed()}; });
+  EXPECT_NE(
+      said.find("tensor_parallel_degree_of, \"gate\": no module of this path"), std::string::npos)
+      << said;
+}
+
 TEST(Replacement, ModelsThatDiffer) {
   init(tp_config(1, world_size()));
   const Ended ended;

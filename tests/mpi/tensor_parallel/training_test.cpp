@@ -28,6 +28,34 @@ TEST(TensorParallelTraining, CustomModule) {
   }
 }
 
+// Stages with degrees of their own: what is whole sees the samples of its rank, what is divided
+// those of the group.
+TEST(TensorParallelTraining, ModulesThatStayWhole) {
+  for (const Layout& layout : layouts_of_world()) {
+    for (const bool prescaled : {false, true}) {
+      for (const char* optimize : {"speed", "memory"}) {
+        const auto make = [] { return Mixed(); };
+        Config config = tp_config(layout.pp, layout.tp, prescaled);
+        config.optimize = optimize;
+        config.tensor_parallel_degree_of = {{"gated", 1}, {"words", 1}, {"last", layout.tp}};
+        if (layout.pp == 2) {
+          config.auto_partition = false;
+          config.default_partition = 0;
+          config.partition = {{"last", 1}};
+        }
+        const int rdp = world_size() / layout.pp / layout.tp;
+        const int slices = 2 * rdp * (prescaled ? 1 : layout.tp);
+        const auto wanted = train_plain(make, word_batch, 5, slices, word_loss);
+        const auto got = train_distributed(config, make, word_batch, 5, word_loss);
+        expect_equal(
+            got,
+            wanted,
+            str("pp ", layout.pp, ", tp ", layout.tp, ", prescaled ", prescaled, ", ", optimize));
+      }
+    }
+  }
+}
+
 TEST(TensorParallelTraining, ClipCountsEverythingOnce) {
   const double max_norm = 0.05;
   torch::manual_seed(7);

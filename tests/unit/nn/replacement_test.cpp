@@ -48,8 +48,11 @@ TESSERA_TP_REGISTER(Scale, DistributedScale)
       return std::make_tuple(scale.factor, given.get("doubled", false));
     });
 
-Replacements replaced(const std::shared_ptr<torch::nn::Module>& root) {
-  return replace_marked(root, [](const torch::nn::Module&, const Make& make) { return make(); });
+Replacements replaced(
+    const std::shared_ptr<torch::nn::Module>& root,
+    const std::set<std::string>& whole = {}) {
+  return replace_marked(
+      root, whole, [](const torch::nn::Module&, const Make& make) { return make(); });
 }
 
 template <typename Error, typename Run>
@@ -60,6 +63,42 @@ std::string error_text(const Run& run) {
     return error.what();
   }
   return "no error";
+}
+
+TEST(Replacement, MarkedModulesStayWholeWhereThatIsSaid) {
+  Sequential list;
+  {
+    const TensorParallelismScope marked;
+    list->push_back(Scale(3));
+    list->push_back(Scale(5));
+  }
+  const Replacements some = replaced(list.ptr(), {"1"});
+  ASSERT_EQ(some.replaced.size(), 1U);
+  EXPECT_EQ(some.replaced[0].path, "0");
+  EXPECT_EQ(type_name(*list->children().at(1)), "Scale");
+  EXPECT_THAT(text_of(some), Contains(HasSubstr("stays whole")));
+  Sequential again;
+  {
+    const TensorParallelismScope marked;
+    again->push_back(Scale(3));
+  }
+  again->push_back(Scale(5)); // not marked
+  for (const char* path : {"1", "2", "layers"}) {
+    EXPECT_THAT(
+        error_text<ConfigError>([&] { replaced(again.ptr(), {path}); }),
+        HasSubstr("no module of this path is marked"));
+  }
+}
+
+TEST(Replacement, APartOfADividedModuleCannotStayWhole) {
+  Sequential list;
+  {
+    const TensorParallelismScope marked;
+    list->push_back(Scale(3));
+  }
+  EXPECT_THAT(
+      error_text<ConfigError>([&] { replaced(list.ptr(), {"0.part"}); }),
+      HasSubstr("it lies inside of \"0\""));
 }
 
 TEST(Replacement, CallsGoToTheStandIn) {

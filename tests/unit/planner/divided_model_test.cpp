@@ -15,48 +15,6 @@ namespace {
 
 using testing::HasSubstr;
 
-// The same model as each of two ranks with samples of their own holds it: half
-// of every block, the embedding whole; a block gathers the samples of both and
-// sums parts of the result.
-DivisionTrace half_of(const ModelTrace& whole) {
-  DivisionTrace division;
-  division.way = {2, cost::Distribution::kSpeed, false};
-  division.samples = 2;
-  division.graph = whole.graph;
-  division.whole = {"wte.weight"};
-  for (graph::Parameter& parameter : division.graph.parameters) {
-    if (parameter.name != "wte.weight") {
-      parameter.elements /= 2;
-    }
-  }
-  const auto work = [&](double batch) {
-    graph::ForwardWork forward;
-    for (const graph::OperatorWork& one : batch == 1 ? whole.one_sample : whole.two_samples) {
-      const auto collective = [&](const char* name, double bytes) {
-        graph::OperatorWork exchange;
-        exchange.name = name;
-        exchange.module = one.module;
-        exchange.kind = graph::OperatorWork::Kind::kCollective;
-        exchange.ranks = 2;
-        exchange.bytes = bytes * batch;
-        forward.push_back(exchange);
-      };
-      const bool block = whole.graph.modules[static_cast<std::size_t>(one.module)].type == "Block";
-      if (block) {
-        collective("all_gather", 400);
-      }
-      forward.push_back(one); // half of two samples
-      if (block) {
-        collective("reduce_scatter", 800);
-      }
-    }
-    return forward;
-  };
-  division.least = work(1);
-  division.twice = work(2);
-  return division;
-}
-
 TEST(DividedModel, HoldsWhatOneRankDoes) {
   ModelTrace traced = small_language_model(3);
   traced.divisions.push_back(half_of(traced));

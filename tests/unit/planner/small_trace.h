@@ -74,6 +74,48 @@ inline ModelTrace small_language_model(int blocks) {
   return model;
 }
 
+// The same model as each of two ranks with samples of their own holds it: half of every block, the
+// embedding whole; a block gathers the samples of both, of so many bytes for a sample, and sums
+// parts of the result.
+inline DivisionTrace half_of(const ModelTrace& whole, double exchanged_bytes = 400) {
+  DivisionTrace division;
+  division.way = {2, cost::Distribution::kSpeed, false};
+  division.samples = 2;
+  division.graph = whole.graph;
+  division.whole = {"wte.weight"};
+  for (graph::Parameter& parameter : division.graph.parameters) {
+    if (parameter.name != "wte.weight") {
+      parameter.elements /= 2;
+    }
+  }
+  const auto work = [&](double batch) {
+    graph::ForwardWork forward;
+    for (const graph::OperatorWork& one : batch == 1 ? whole.one_sample : whole.two_samples) {
+      const auto collective = [&](const char* name, double bytes) {
+        graph::OperatorWork exchange;
+        exchange.name = name;
+        exchange.module = one.module;
+        exchange.kind = graph::OperatorWork::Kind::kCollective;
+        exchange.ranks = 2;
+        exchange.bytes = bytes * batch;
+        forward.push_back(exchange);
+      };
+      const bool block = whole.graph.modules[static_cast<std::size_t>(one.module)].type == "Block";
+      if (block) {
+        collective("all_gather", exchanged_bytes);
+      }
+      forward.push_back(one); // half of two samples
+      if (block) {
+        collective("reduce_scatter", 2 * exchanged_bytes);
+      }
+    }
+    return forward;
+  };
+  division.least = work(1);
+  division.twice = work(2);
+  return division;
+}
+
 // A million elements take a millisecond.
 inline cost::Cluster measured_cluster(int ranks) {
   cost::Cluster cluster;

@@ -1,0 +1,165 @@
+#include "tessera/planner/whole_layers.h"
+
+#include <algorithm>
+#include <iterator>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "tessera/base/index.h"
+#include "tessera/planner/pricer.h"
+#include "tessera/planner/space.h"
+#include "tessera/simulator/simulate.h"
+
+namespace tessera::planner {
+
+namespace {
+
+// What is faster by less is so by rounding of layers more than by their degrees.
+constexpr double kWorthIt = 0.995;
+
+// A model that was replaced as a whole has layers of other names, whose originals no plan can name.
+bool keeps_names(const cost::DescribedModel& model, const cost::Strategy& strategy) {
+  const cost::DividedModel* divided =
+      model.divided_in({strategy.tp, strategy.distribution, strategy.same_samples});
+  return divided != nullptr &&
+         std::equal(
+             model.layers.begin() + 1,
+             model.layers.end(),
+             divided->layers.begin() + 1,
+             divided->layers.end(),
+             [](const cost::Layer& a, const cost::Layer& b) { return a.name == b.name; });
+}
+
+bool may_have_whole_layers(const cost::DescribedModel& model, const cost::Strategy& strategy) {
+  return strategy.tp > 1 && !strategy.same_samples &&
+         strategy.distribution != cost::Distribution::kMesh &&
+         strategy.replica_microbatch.empty() && keeps_names(model, strategy);
+}
+
+// Looks for the whole layers of one strategy.
+class WholeLayers {
+ public:
+  WholeLayers(
+      const cost::DescribedModel& model,
+      const cost::Cluster& cluster,
+      const SearchOptions& options,
+      const Pricer& pricer,
+      const Candidate& plain)
+      : model_(model), cluster_(cluster), options_(options), pricer_(pricer), plain_(plain) {}
+
+  // Returns the fastest variant that it finds; nullopt where the strategy itself is as fast.
+  std::optional<Candidate> fastest() {
+    Candidate best = plain_;
+    for (const int stage : slowest_first()) {
+      if (options_.stop != nullptr && options_.stop->load()) {
+        break;
+      }
+      const int most = most_whole(best.strategy, stage);
+      if (most == 0) {
+        continue;
+      }
+      Candidate tried = priced(with_whole(best.strategy, stage, most));
+      if (tried.seconds() < best.seconds()) {
+        best = std::move(tried);
+      }
+    }
+    if (best.strategy.whole_layers.empty()) {
+      return std::nullopt;
+    }
+    const cost::LayerTable table(model_, cluster_, best.strategy, options_.constants);
+    if (auto moved = pricer_.assigned(best.strategy, table);
+        moved && !(options_.runnable_only && ties_apart(moved->strategy, model_))) {
+      Candidate tried = priced(std::move(moved->strategy));
+      if (tried.cost.fits() && tried.seconds() < best.seconds()) {
+        best = std::move(tried);
+      }
+    }
+    return best.seconds() < kWorthIt * plain_.seconds() ? std::optional(best) : std::nullopt;
+  }
+
+ private:
+  std::vector<int> slowest_first() const {
+    std::vector<int> stages(at(plain_.strategy.stages()));
+    std::iota(stages.begin(), stages.end(), 0);
+    std::stable_sort(stages.begin(), stages.end(), [&](int a, int b) {
+      return plain_.cost.stages[at(a)].seconds() > plain_.cost.stages[at(b)].seconds();
+    });
+    return stages;
+  }
+
+  // Makes the last layers of a stage whole.
+  cost::Strategy with_whole(cost::Strategy strategy, int stage, int count) const {
+    strategy.whole_layers.resize(model_.layers.size(), false);
+    const int last = strategy.layers_of(stage).second;
+    std::fill_n(strategy.whole_layers.begin() + last - count, count, true);
+    return strategy;
+  }
+
+  // Returns how many layers of a stage its devices hold whole, beside those of the other stages.
+  int most_whole(const cost::Strategy& strategy, int stage) const {
+    const auto [first, last] = strategy.layers_of(stage);
+    int fits = 0;
+    int too_many = last - std::max(first, 1) + 1; // layer 0 is on rank 0, divided
+    while (too_many - fits > 1) {
+      const int count = (fits + too_many) / 2;
+      const Candidate tried = pricer_.priced(with_whole(strategy, stage, count));
+      (tried.cost.fits() ? fits : too_many) = count;
+    }
+    return fits;
+  }
+
+  Candidate priced(cost::Strategy strategy) const {
+    Candidate candidate = pricer_.priced(std::move(strategy));
+    candidate.node_order = plain_.node_order;
+    candidate.can_recompute = plain_.can_recompute;
+    candidate.microbatches = plain_.microbatches;
+    if (options_.simulate > 0) {
+      candidate.simulated_seconds = simulator::simulate(
+                                        model_,
+                                        cluster_,
+                                        candidate.strategy,
+                                        {.keep_events = false, .constants = options_.constants})
+                                        .iteration_seconds;
+    }
+    return candidate;
+  }
+
+  const cost::DescribedModel& model_;
+  const cost::Cluster& cluster_;
+  const SearchOptions& options_;
+  const Pricer& pricer_;
+  const Candidate& plain_;
+};
+
+} // namespace
+
+void add_whole_layers(
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    const SearchOptions& options,
+    std::vector<Candidate>& best) {
+  const bool searches = options.method == Method::kAmp || options.method == Method::kAnnealing;
+  if (!options.whole_layers || !searches || model.traced() == nullptr) {
+    return;
+  }
+  constexpr std::size_t kMostStrategies = 8;
+  std::vector<std::pair<double, std::size_t>> order;
+  for (std::size_t i = 0; i < best.size(); ++i) {
+    if (may_have_whole_layers(model, best[i].strategy)) {
+      order.emplace_back(best[i].seconds(), i);
+    }
+  }
+  std::sort(order.begin(), order.end());
+  order.resize(std::min(order.size(), kMostStrategies));
+  const Pricer pricer(model, cluster, options);
+  std::vector<Candidate> found;
+  for (const auto& [seconds, index] : order) {
+    if (auto candidate = WholeLayers(model, cluster, options, pricer, best[index]).fastest()) {
+      found.push_back(std::move(*candidate));
+    }
+  }
+  std::move(found.begin(), found.end(), std::back_inserter(best));
+}
+
+} // namespace tessera::planner
