@@ -1,10 +1,12 @@
 #include "cli/run_app.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <system_error>
 
 #include "tessera/base/error.h"
 
@@ -21,6 +23,19 @@ namespace {
 void say(const std::exception& error, const char* what = "") {
   const std::string text = with_short_words(error.what());
   std::fprintf(stderr, "tessera: %s%s\n", what, text.c_str());
+}
+
+// What was printed may be lost only now (`tessera plan --json > full_disk/plan.json`).
+int printed(int status) {
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) {
+    return status;
+  }
+  std::fprintf(
+      stderr,
+      "tessera: what the command printed could not be written: %s\n",
+      errno != 0 ? std::system_category().message(errno).c_str() : "the output failed");
+  return status == 0 ? 1 : status;
 }
 
 } // namespace
@@ -57,9 +72,9 @@ void add_commands(CLI::App& app) {
 int run_app(CLI::App& app, int argc, char** argv, const std::function<void()>& before_agreed) {
   try {
     app.parse(argc, argv);
-    return 0;
+    return printed(0);
   } catch (const CLI::RuntimeError& error) {
-    return error.get_exit_code(); // what a command ends with
+    return printed(error.get_exit_code()); // what a command ends with
   } catch (const CLI::ParseError& error) {
     const std::string near = near_names(app);
     // A misspelt command is there: "A subcommand is required" would say that there is none.

@@ -77,6 +77,7 @@ RunOutcome run_child(const std::vector<std::string>& command, std::chrono::secon
   RunOutcome outcome;
   int sent = 0; // the last signal that was sent to the child
   auto deadline = Clock::time_point::max();
+  auto asked = Clock::time_point::min();
   const auto send = [&](int signal, std::chrono::seconds patience) {
     kill(child, signal);
     sent = signal;
@@ -96,14 +97,17 @@ RunOutcome run_child(const std::vector<std::string>& command, std::chrono::secon
     const int signal = signals.next(std::chrono::milliseconds(500));
     if (signal == SIGTERM || signal == SIGINT || signal == SIGHUP) {
       outcome.asked_to_end = true;
+      // timeout(1) signals its child and then the group that the child is in: that is one wish.
+      constexpr std::chrono::milliseconds kOneWish(200);
       if (sent == 0) {
+        asked = Clock::now();
         std::fprintf(
             stderr,
             "tessera: asked to end; waiting at most %lld s for the ranks "
             "(once more to end them now)\n",
             static_cast<long long>(grace.count()));
         send(SIGUSR1, grace);
-      } else if (sent == SIGUSR1) {
+      } else if (sent == SIGUSR1 && Clock::now() - asked > kOneWish) {
         send(SIGTERM, kLastGrace);
       }
     } else if (sent != 0 && Clock::now() >= deadline) {

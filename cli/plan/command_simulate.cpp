@@ -186,13 +186,20 @@ void run(const Options& options) {
       100 * result.bubble_share);
   show_what_varies(options, model, cluster, strategy, simulation, result.iteration_seconds);
   std::printf("stage  tensors GiB  device needs GiB\n");
+  const std::vector<int> node_of_device = cluster.node_of_device();
   for (int k = 0; k < strategy.pp; ++k) {
     const auto rank = static_cast<std::size_t>(strategy.rank(k, 0, 0));
+    const int node = node_of_device[static_cast<std::size_t>(strategy.device_of_rank[rank])];
+    const int kind = cluster.nodes[static_cast<std::size_t>(node)].kind;
+    const double has = cluster.kinds[static_cast<std::size_t>(kind)].memory_bytes;
     std::printf(
-        "%5d  %11.2f  %16.2f\n",
+        "%5d  %11.2f  %16.2f%s\n",
         k,
         result.memory_high_water[rank] / kGib,
-        result.needed_bytes[rank] / kGib);
+        result.needed_bytes[rank] / kGib,
+        result.needed_bytes[rank] > has
+            ? str("  does not fit: a device has ", has / kGib, " GiB").c_str()
+            : "");
   }
   std::printf("simulated %d devices in %.2f s\n", strategy.devices(), took.count());
   if (!options.timeline_file.empty()) {

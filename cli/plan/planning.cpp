@@ -87,6 +87,11 @@ const std::map<std::string, planner::Objective> kObjectives = {
     {"cost", planner::Objective::kCost},
     {"energy", planner::Objective::kEnergy}};
 
+// The simulator executes so many of the best strategies of a described model, on so few devices that
+// this takes about as long as the search.
+constexpr int kSimulated = 24;
+constexpr int kMostSimulated = 64;
+
 // Options by which a search that found nothing might find something.
 std::string options_that_help(const planner::NothingFits& error) {
   for (const planner::Remedy remedy : error.remedies()) {
@@ -249,6 +254,9 @@ planner::SearchOptions search_options(
   // On a cluster that was measured, what runs is priced as it runs here.
   if (model.traced() || (search.runnable_only && cluster.measured)) {
     autotune::search_what_runs(model, cluster, search);
+  } else if (cluster.device_count() <= kMostSimulated) {
+    // The estimate knows no limit of microbatches in flight, which slow networks are felt by.
+    search.simulate = kSimulated;
   }
   return search;
 }

@@ -34,6 +34,23 @@ void validate_links(const Cluster& cluster) {
               "; write the numbers of two different nodes, 0 to ",
               nodes - 1));
     }
+    const auto same = std::find_if(
+        cluster.links.begin(),
+        cluster.links.begin() + static_cast<std::ptrdiff_t>(i),
+        [&](const NodeLink& other) {
+          return std::minmax(other.first, other.second) == std::minmax(link.first, link.second);
+        });
+    if (same != cluster.links.begin() + static_cast<std::ptrdiff_t>(i)) {
+      throw ConfigError(
+          str(place,
+              "nodes: found ",
+              link.first,
+              " and ",
+              link.second,
+              ", whose link links[",
+              same - cluster.links.begin(),
+              "] describes in both directions; write each pair once"));
+    }
     if (!positive(link.bytes_per_s)) {
       throw ConfigError(
           str(place,

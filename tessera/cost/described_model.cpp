@@ -1,9 +1,11 @@
 #include "tessera/cost/described_model.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <set>
+#include <string_view>
 
 #include "tessera/base/error.h"
 
@@ -150,6 +152,9 @@ void validate(const MeasuredLayer& layer, const std::string& place) {
   }
 }
 
+constexpr std::array<std::string_view, 8> kSizedKinds =
+    {"embedding", "transformer_layer", "lm_head", "loss", "fused_loss", "cast", "norm", "other"};
+
 // What the operators of a model follow from must be there.
 void validate(const DescribedModel& model, const SizedModel& sizes) {
   if (sizes.sequence_length < 1 || sizes.num_attention_heads < 1 || sizes.vocabulary_size < 1) {
@@ -158,6 +163,20 @@ void validate(const DescribedModel& model, const SizedModel& sizes) {
         "sequence_length, num_attention_heads and vocabulary_size, from which operators follow");
   }
   for (const Layer& layer : model.layers) {
+    if (std::find(kSizedKinds.begin(), kSizedKinds.end(), layer.kind) == kSizedKinds.end()) {
+      std::string kinds;
+      for (const std::string_view kind : kSizedKinds) {
+        kinds += str(kinds.empty() ? "\"" : ", \"", kind, "\"");
+      }
+      throw ConfigError(
+          str("model: layer \"",
+              layer.name,
+              "\": kind: found \"",
+              layer.kind,
+              "\"; seconds of a layer that was not measured follow from its kind: write one of ",
+              kinds,
+              " (\"other\" reads and writes its output once)"));
+    }
     if (layer.kind == "transformer_layer" && layer.output_elements_per_sample == 0) {
       throw ConfigError(
           str("model: layer \"",

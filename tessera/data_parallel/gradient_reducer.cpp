@@ -45,6 +45,9 @@ at::TensorOptions GradientReducer::options_of_sum(const at::Tensor& parameter) c
 
 void GradientReducer::hook(int index) {
   Parameter& parameter = parameters_[index];
+  if (parameter.accumulator != nullptr) {
+    parameter.accumulator->del_post_hook(parameter.hook);
+  }
   parameter.grown = parameter.tensor.grad().defined(); // by a backward of before
   parameter.accumulator = torch::autograd::impl::grad_accumulator(parameter.tensor);
   parameter.hook = parameter.accumulator->add_post_hook(std::make_unique<AdditionHook>(
@@ -62,7 +65,12 @@ void GradientReducer::find_trainable() {
     const bool trainable = parameter.tensor.requires_grad();
     changed = changed || trainable != parameter.trainable;
     parameter.trainable = trainable;
-    if (trainable && parameter.accumulator == nullptr) {
+    // A change of type (`module->to(dtype)`) gives a parameter another accumulator.
+    const bool hooked =
+        parameter.accumulator != nullptr &&
+        torch::autograd::impl::try_get_grad_accumulator(parameter.tensor) == parameter.accumulator;
+    if (trainable && !hooked) {
+      changed = true;
       hook(static_cast<int>(&parameter - parameters_.data()));
     }
   }

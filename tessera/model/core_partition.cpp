@@ -171,6 +171,9 @@ void ModelCore::place(plans::Plan plan) {
   take_over_weights();
   table->drop_remote_tensors(context.group(Group::kPP).ranks());
   table_ = std::move(table);
+  for (const at::Tensor& parameter : all_parameters()) {
+    placed_parameters_.insert(parameter.unsafeGetTensorImpl());
+  }
   parameter_functions_.place(*table_, *layout_, context.config.pipeline_parallel_degree);
   place_operations();
   plain_backward_ = std::make_unique<runtime::PlainBackwardGuard>(table_->local_parameters());

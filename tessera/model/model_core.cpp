@@ -1,5 +1,7 @@
 #include "tessera/model/model_core.h"
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
 #include "tessera/deferred_init/delayed_init.h"
 #include "tessera/half/convert.h"
@@ -112,11 +114,36 @@ const state::StateLayout& ModelCore::state_layout() const {
   return *layout_;
 }
 
+// No rank owns it, averages its gradient or writes it to a checkpoint, and an optimizer would not
+// move it.
+void ModelCore::check_no_late_parameter() const {
+  const auto is_late = [this](const at::Tensor& parameter) {
+    return parameter.defined() && !placed_parameters_.contains(parameter.unsafeGetTensorImpl());
+  };
+  const auto parameters = root_->parameters();
+  if (std::none_of(parameters.begin(), parameters.end(), is_late)) {
+    return;
+  }
+  for (const auto& item : root_->named_parameters()) {
+    if (is_late(item.value())) {
+      throw UserError(str(
+          "parameter '",
+          item.key(),
+          "' was registered after the model '",
+          label_,
+          "' had been divided among the ranks, or put in another one's place; register all "
+          "parameters before the DistributedModel is made, and freeze those that are not trained "
+          "yet (requires_grad_(false))"));
+    }
+  }
+}
+
 void ModelCore::begin_step(int microbatches) {
   scale_ = (options_.average_grads_across_microbatches ? 1.0 / microbatches : 1) * replica_.weight;
   if (!partitioned()) {
     return;
   }
+  check_no_late_parameter();
   // In evaluation too: the last step in training gave each replica statistics of its own.
   share_buffers();
   plain_backward_->find_trainable();

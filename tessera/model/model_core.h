@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -116,6 +117,7 @@ class ModelCore {
 
   // A step.
   /// Collective over the data-parallel ranks.
+  /// Throws: UserError for a parameter that was registered after the partition.
   void begin_step(int microbatches);
   void after_step();
   /// How much this rank's replica counts in the averages of the steps that follow, and whose
@@ -220,6 +222,7 @@ class ModelCore {
   }
 
  private:
+  void check_no_late_parameter() const;
   void check_options() const;
   void convert();
   void replace_modules();
@@ -262,6 +265,7 @@ class ModelCore {
   std::vector<std::weak_ptr<const data_parallel::ParameterSet>> shared_states_;
   std::optional<std::pair<TensorMap, bool>> deferred_state_;
   double scale_ = 1;
+  std::set<const void*> placed_parameters_; // by the partition, by address
   ReplicaPart replica_;
   bool replica_ends_ = false; // once buffers are shared
   data_parallel::CommHook comm_hook_;

@@ -7,6 +7,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/model/model_core.h"
+#include "tessera/nn/module/remote_tensor.h"
 
 namespace tessera::model {
 
@@ -158,6 +159,25 @@ void ModelSet::claim_directory(const ModelCore& model, const std::string& direct
             model.label(),
             "' a folder of its own"));
   }
+}
+
+std::string why_no_parameter(const at::Tensor& tensor) {
+  const nn::RemoteTensor* handle = nn::remote_tensor(tensor);
+  if (handle != nullptr && !handle->replaced_by.empty()) {
+    return tessera::str(
+        "the optimizer was given the parameter '",
+        handle->name,
+        "' of a module in whose place tensor parallelism has put a ",
+        handle->replaced_by,
+        "; make the DistributedModel first, and give the optimizer parameters of "
+        "model.parameters() or model.named_parameters()");
+  }
+  return tessera::str(
+      "the optimizer was given a tensor of sizes ",
+      tensor.sizes(),
+      " that is no parameter of a live DistributedModel, so its gradient is averaged over no "
+      "replicas and no checkpoint holds it; register it in the model, or in a module of its own "
+      "that is made a DistributedModel");
 }
 
 } // namespace tessera::model

@@ -25,6 +25,10 @@ struct RunningStep {
   int microbatch = 0; // the last that began
 };
 
+/// Returns why an optimizer of a job of several ranks cannot have this tensor, which is no
+/// parameter of a live model: whose it is, and what to write. Threads: any.
+std::string why_no_parameter(const at::Tensor& tensor);
+
 /// The live models of the process.
 ///
 /// All ranks run the same script, so they make and destroy the same models in the same order; what

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <set>
 
+#include <ATen/ATen.h>
+#include <torch/optim/adagrad.h>
+
 #include "tessera/base/error.h"
 #include "tessera/comm/process_group.h"
 #include "tessera/model/model_core.h"
@@ -16,6 +19,7 @@
 #include "tessera/optim/numbers_of_ranks.h"
 #include "tessera/optim/rounding_places.h"
 #include "tessera/optim/state_sharing.h"
+#include "tessera/state/optimizer_state_key.h"
 
 namespace tessera::optim {
 
@@ -129,7 +133,74 @@ void DistributedOptimizer::check_none_released(const model::ModelSet& all) const
   }
 }
 
+// A script adds groups between steps (`optimizer.inner().add_param_group(...)`), such as the layers
+// that it thaws.
+void DistributedOptimizer::take_new_parameters() {
+  for (const auto& group : optimizer_->param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      const void* address = parameter.unsafeGetTensorImpl();
+      if (stepped_.contains(address) || (stepped_.empty() && given_set_.contains(address))) {
+        continue;
+      }
+      if (!given_set_.insert(address).second) {
+        throw ConfigError(
+            "a parameter group was added with a parameter that another group of this optimizer "
+            "has; leave it out there or here");
+      }
+      if (context().config.shard_optimizer_state) {
+        throw ConfigError(
+            "a parameter group was added to an optimizer whose state shard_optimizer_state has "
+            "shared out; give the optimizer all groups when it is made (with requires_grad false a "
+            "parameter stays as it is), or make a new optimizer");
+      }
+      parameters_.push_back(parameter);
+      given_.push_back(parameter);
+      prepared_ = -1;
+      numbered_ = -1;
+    }
+  }
+}
+
+// Nobody averages the gradient of another tensor, so replicas would drift apart, and a checkpoint
+// would not hold it.
+void DistributedOptimizer::check_parameters_belong(const std::set<const void*>& of_models) const {
+  if (context().world->size() == 1) {
+    return;
+  }
+  for (const at::Tensor& parameter : given_) {
+    if (!of_models.contains(parameter.unsafeGetTensorImpl())) {
+      throw ConfigError(model::why_no_parameter(parameter));
+    }
+  }
+}
+
+namespace {
+
+// Adagrad makes its states when it is made, for the tensors that it was given then.
+void carry_first_state(
+    torch::optim::Optimizer& optimizer,
+    const at::Tensor& given,
+    const at::Tensor& stepped) {
+  auto& states = optimizer.state();
+  const auto found = states.find(state::optimizer_state_key(given));
+  const auto* first = found == states.end()
+                          ? nullptr
+                          : dynamic_cast<torch::optim::AdagradParamState*>(found->second.get());
+  if (first == nullptr || given.is_same(stepped)) {
+    return;
+  }
+  auto state = std::make_unique<torch::optim::AdagradParamState>();
+  state->step(first->step());
+  const double sum = first->sum().numel() > 0 ? first->sum().flatten()[0].item<double>() : 0;
+  state->sum(at::full_like(stepped.detach(), sum));
+  states.erase(found);
+  states[state::optimizer_state_key(stepped)] = std::move(state);
+}
+
+} // namespace
+
 void DistributedOptimizer::prepare() {
+  take_new_parameters();
   masters_->follow_parameters();
   const model::ModelSet& all = model_set();
   if (prepared_ == all.revision()) {
@@ -139,9 +210,11 @@ void DistributedOptimizer::prepare() {
   std::set<const void*> elsewhere;
   std::set<const void*> undecided; // of models that are whole everywhere yet
   bool any = false;
+  std::set<const void*> of_models;
   for (const ModelCore* model : all.models()) {
     any = any || model->partitioned();
     for (const at::Tensor& parameter : model->all_parameters()) {
+      of_models.insert(parameter.unsafeGetTensorImpl());
       (model->partitioned() ? elsewhere : undecided).insert(parameter.unsafeGetTensorImpl());
     }
     if (model->partitioned()) {
@@ -153,6 +226,7 @@ void DistributedOptimizer::prepare() {
   if (!any) {
     return;
   }
+  check_parameters_belong(of_models);
   const auto remote = [&](const at::Tensor& parameter) {
     return elsewhere.contains(parameter.unsafeGetTensorImpl());
   };
@@ -174,7 +248,11 @@ void DistributedOptimizer::prepare() {
       const bool alone = rounds_itself(*optimizer_, group, part);
       const at::Tensor master = alone ? part : masters_->add(part);
       check_has_master(part, master);
+      carry_first_state(*optimizer_, parameter, master);
       parameter = master;
+    }
+    for (const at::Tensor& parameter : group.params()) {
+      stepped_.insert(parameter.unsafeGetTensorImpl());
     }
   }
   tell_places(*optimizer_, models_, static_cast<std::uint64_t>(context().config.seed));
@@ -372,6 +450,7 @@ at::Tensor DistributedOptimizer::evaluate(const Closure& closure) {
 
 void DistributedOptimizer::zero_grad(bool set_to_none) {
   // Those of the last update may be gone, or others may have come.
+  take_new_parameters();
   const auto held = model_set_.lock();
   if (held != nullptr) {
     held->check_may_zero("optimizer.zero_grad()");

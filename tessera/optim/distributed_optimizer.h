@@ -180,6 +180,8 @@ class DistributedOptimizer : private PlaceOfOptimizer {
   friend struct OptimizerAccess;
   friend class PlaceOfOptimizer;
   void prepare();
+  void take_new_parameters();
+  void check_parameters_belong(const std::set<const void*>& of_models) const;
   void check_none_released(const model::ModelSet& all) const;
   model::ModelCore& model() const;
   at::Tensor own_part(const at::Tensor& parameter) const;
@@ -242,6 +244,7 @@ class DistributedOptimizer : private PlaceOfOptimizer {
   std::vector<model::ModelCore*> models_; // whose parameters these are
   std::vector<at::Tensor> given_; // what it was made with, also empty handles
   std::set<const void*> given_set_; // the same, by address
+  std::set<const void*> stepped_; // what its groups hold since `prepare`, by address
   bool warned_of_parts_ = false;
   double global_grad_norm_ = 0;
   std::map<int, std::string> updated_models_; // labels of those it was prepared for, by number

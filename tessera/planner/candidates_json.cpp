@@ -62,11 +62,13 @@ OrderedJson strategy_of(
   json["estimated_parts"] = {
       {"compute", cost.compute_seconds},
       {"tensor", cost.tensor_seconds},
+      {"waiting", cost.waiting_seconds},
       {"bubble", cost.bubble_seconds},
       {"shared_cores", cost.shared_cores_seconds},
       {"transfer", cost.transfer_seconds},
       {"gradient", cost.gradient_seconds},
-      {"optimizer", cost.optimizer_seconds}};
+      {"optimizer", cost.optimizer_seconds},
+      {"stall", cost.stall_seconds}};
   json["needed_bytes"] = cost.needed_bytes();
   json["runnable"] = !reason.has_value();
   json["not_runnable_because"] = reason ? OrderedJson(*reason) : OrderedJson();

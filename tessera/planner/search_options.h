@@ -91,6 +91,9 @@ struct SearchOptions {
   /// Whether ranks must keep the cluster's order of nodes, because the hosts were
   /// already started in it.
   bool keep_node_order = false;
+  /// Where the nodes have no more orders than these, apart from alike nodes in each other's place,
+  /// all are tried; 0: those of the paper's heuristic alone (node_orders).
+  int most_orders = 24;
   cost::Constants constants = {};
   /// When anybody sets it (a signal handler), the search returns its best so far.
   const std::atomic<bool>* stop = nullptr;

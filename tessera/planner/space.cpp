@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <tuple>
 
 #include "tessera/base/index.h"
 #include "tessera/cost/data_sheets.h"
@@ -176,6 +177,62 @@ std::vector<int> chained(
   return order;
 }
 
+// Returns for each node the first that it cannot be told from.
+std::vector<int> classes_of(const cost::Cluster& cluster) {
+  const auto alike = [&](const cost::Node& a, const cost::Node& b) {
+    const auto figures = [](const cost::Node& node) {
+      return std::tie(
+          node.kind,
+          node.count,
+          node.intra_bytes_per_s,
+          node.inter_bytes_per_s,
+          node.stream_bytes_per_s,
+          node.network_cards,
+          node.cores,
+          node.latency_seconds,
+          node.network_latency_seconds);
+    };
+    return figures(a) == figures(b);
+  };
+  const bool by_pairs = !cluster.links.empty() || !cluster.groups.empty();
+  std::vector<int> classes;
+  for (std::size_t n = 0; n < cluster.nodes.size(); ++n) {
+    std::size_t first = n;
+    for (std::size_t m = 0; !by_pairs && first == n && m < n; ++m) {
+      first = alike(cluster.nodes[m], cluster.nodes[n]) ? m : n;
+    }
+    classes.push_back(static_cast<int>(first));
+  }
+  return classes;
+}
+
+// Returns every order of the nodes that differs from the others by more than which of several
+// alike nodes stands where; none where there are more than `most`.
+std::vector<std::vector<int>> all_orders(const cost::Cluster& cluster, std::size_t most) {
+  const std::vector<int> classes = classes_of(cluster);
+  std::vector<int> labels = classes;
+  std::sort(labels.begin(), labels.end());
+  std::vector<std::vector<int>> orders;
+  do {
+    if (orders.size() == most) {
+      return {};
+    }
+    std::vector<int> order;
+    std::vector<bool> taken(classes.size(), false);
+    for (const int label : labels) {
+      for (std::size_t n = 0; n < classes.size(); ++n) {
+        if (classes[n] == label && !taken[n]) {
+          taken[n] = true;
+          order.push_back(static_cast<int>(n));
+          break;
+        }
+      }
+    }
+    orders.push_back(std::move(order));
+  } while (std::next_permutation(labels.begin(), labels.end()));
+  return orders;
+}
+
 } // namespace
 
 std::vector<std::vector<int>> node_orders(
@@ -208,6 +265,13 @@ std::vector<std::vector<int>> node_orders(
   std::stable_sort(reversed.begin(), reversed.end(), [&](int a, int b) { return slower(b, a); });
   add(grouped);
   add(reversed);
+  // Of so few orders each is tried: which node stands at an end, and next to which, decides what
+  // crosses its network.
+  if (cluster.nodes.size() > 2 && options.most_orders > 0) {
+    for (std::vector<int>& order : all_orders(cluster, at(options.most_orders))) {
+      add(std::move(order));
+    }
+  }
   if (cluster.nodes.size() > 2 && cluster.nodes.size() <= kMostChained && links_differ(cluster)) {
     const auto between = between_nodes(cluster);
     for (const auto& order : std::vector<std::vector<int>>(orders)) {

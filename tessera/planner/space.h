@@ -34,7 +34,8 @@ std::vector<Point> points_of(
 
 /// Returns the orders of nodes to try: the file's, and if devices differ, grouped by kind in either
 /// order of speed; if links differ, each of these also as a chain in which a node is followed by
-/// the one that it reaches fastest, so that groups lie on islands of fast links. Source: Li et al.
+/// the one that it reaches fastest, so that groups lie on islands of fast links; and all, where
+/// those are few (SearchOptions::most_orders). Source: Li et al.
 /// 2022, sections 3.3 and 3.6.
 std::vector<std::vector<int>> node_orders(
     const cost::DescribedModel& model,

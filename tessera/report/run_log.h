@@ -119,8 +119,9 @@ class RunLogWriter {
   /// Opens the log. kNew replaces the file; kContinue cuts off a torn line and then appends.
   /// Throws: Error naming the file when it cannot be opened.
   RunLogWriter(std::string path, Mode mode);
-  /// Each write appends one line. Throws: Error naming the file when a line cannot be written
-  /// (disk full).
+  /// Each write appends one line. One that cannot be written (disk full) is left out whole, since a
+  /// training is worth more than its log; the first is a warning.
+  /// Throws: Error naming the file when the run's own line cannot be written.
   void write(const RunFacts& run);
   void write(const StepRecord& step);
   void write(const ValidationRecord& validation);
@@ -130,10 +131,13 @@ class RunLogWriter {
   void write_partition(const std::string& svg);
 
  private:
+  bool append(const std::string& line);
   void write_line(const std::string& line);
 
   std::string path_;
   std::ofstream file_;
+  std::uintmax_t whole_ = 0; // bytes, up to the end of the last whole line
+  bool warned_ = false;
 };
 
 /// Reads a log. A run line after the first (a resumed run) drops the records from its first_step

@@ -2,8 +2,10 @@
 #include <cmath>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "tessera/base/json/write.h"
+#include "tessera/base/log.h"
 #include "tessera/report/run_log.h"
 #include "tessera/report/run_log_form.h"
 
@@ -37,22 +39,51 @@ RunLogWriter::RunLogWriter(std::string path, Mode mode) : path_(std::move(path))
     throw Error(str(
         "run log: cannot open '", path_, "' for writing: ", std::system_category().message(errno)));
   }
+  std::error_code error;
+  whole_ = std::filesystem::file_size(path_, error);
+  whole_ = error ? 0 : whole_;
+}
+
+// A line that was written in part is cut off again.
+bool RunLogWriter::append(const std::string& line) {
+  errno = 0;
+  file_ << line << '\n' << std::flush;
+  if (file_) {
+    whole_ += line.size() + 1;
+    return true;
+  }
+  const int reason = errno;
+  file_.close();
+  file_.clear();
+  std::error_code error;
+  if (std::filesystem::is_regular_file(path_, error)) {
+    std::filesystem::resize_file(path_, whole_, error);
+  }
+  file_.open(path_, std::ios::binary | std::ios::app);
+  errno = reason;
+  return false;
 }
 
 void RunLogWriter::write_line(const std::string& line) {
-  errno = 0;
-  file_ << line << '\n' << std::flush;
-  if (!file_) {
+  if (append(line) || std::exchange(warned_, true)) {
+    return;
+  }
+  log::warning(
+      str("run log: cannot write to '",
+          path_,
+          "': ",
+          errno != 0 ? std::system_category().message(errno) : std::string("the stream failed"),
+          "; training goes on, and the log lacks what does not fit"));
+}
+
+void RunLogWriter::write(const RunFacts& run) {
+  if (!append(one_line(form::write(run)))) {
     throw Error(
         str("run log: cannot write to '",
             path_,
             "': ",
             errno != 0 ? std::system_category().message(errno) : std::string("the stream failed")));
   }
-}
-
-void RunLogWriter::write(const RunFacts& run) {
-  write_line(one_line(form::write(run)));
 }
 
 void RunLogWriter::write(const StepRecord& step) {

@@ -44,8 +44,13 @@ PlainBackwardGuard::~PlainBackwardGuard() {
 
 void PlainBackwardGuard::find_trainable() {
   for (Watched& watched : parameters_) {
-    if (watched.accumulator != nullptr || !watched.tensor.requires_grad()) {
+    if (!watched.tensor.requires_grad() ||
+        (watched.accumulator != nullptr &&
+         torch::autograd::impl::try_get_grad_accumulator(watched.tensor) == watched.accumulator)) {
       continue;
+    }
+    if (watched.accumulator != nullptr) { // of another type of the parameter
+      watched.accumulator->del_post_hook(watched.hook);
     }
     watched.accumulator = torch::autograd::impl::grad_accumulator(watched.tensor);
     watched.hook = watched.accumulator->add_post_hook(

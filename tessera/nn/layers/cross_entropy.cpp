@@ -61,6 +61,7 @@ struct LossNode : Function<LossNode> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
+    require_first_order("a cross entropy that tensor parallelism divides");
     if (!grads[0].defined()) {
       return variable_list(3);
     }

@@ -271,6 +271,7 @@ struct ProductNode : Function<ProductNode> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
+    require_first_order("a product that tensor parallelism divides");
     if (!grads[0].defined()) {
       return variable_list(4);
     }
@@ -324,12 +325,16 @@ at::Tensor distributed_product(
     const at::Tensor& x,
     const at::Tensor& weight,
     const at::Tensor& bias) {
+  // Autocast looks at libtorch's products, and sees none in the forward of a node.
+  const bool casts = cpu_autocast::enabled() && x.device().is_cpu() && x.is_floating_point();
+  const auto type = casts ? cpu_autocast::dtype() : x.scalar_type();
+  const auto cast = [&](const at::Tensor& tensor) { return casts ? tensor.to(type) : tensor; };
   TorchOptional<at::Tensor> given;
   if (bias.defined()) {
-    given = bias;
+    given = cast(bias);
   }
   return ProductNode::apply(
-      x, weight, given, node_data(ProductCall{parallel, plan, bias.defined()}));
+      cast(x), cast(weight), given, node_data(ProductCall{parallel, plan, bias.defined()}));
 }
 
 } // namespace tessera::nn

@@ -93,6 +93,7 @@ struct NormNode : Function<NormNode> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
+    require_first_order("a layer norm that tensor parallelism divides");
     if (!grads[0].defined()) {
       return variable_list(4);
     }

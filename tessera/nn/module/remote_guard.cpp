@@ -53,6 +53,21 @@ const RemoteTensor& first_remote(const c10::OperatorHandle& op, const torch::jit
   return *found;
 }
 
+[[noreturn]] void refuse_replaced(const std::string& asked, const RemoteTensor& replaced) {
+  throw UserError(str(
+      asked,
+      " asks for the numbers of ",
+      replaced.buffer ? "buffer '" : "parameter '",
+      replaced.name,
+      "', but tensor parallelism has put a ",
+      replaced.replaced_by,
+      " in the place of its module, and each rank of the group has a part of the values; read and "
+      "change them with model.state_dict() and load_state_dict, write penalties, norms and "
+      "statistics with tessera::over_parameters, take parameters for an optimizer from "
+      "model.parameters(), or leave the module undivided (tessera::set_tensor_parallelism(module, "
+      "false))"));
+}
+
 class RemoteTensorMode : public TensorDispatchMode {
  public:
   bool owns(const at::Tensor& tensor) const override {
@@ -63,6 +78,10 @@ class RemoteTensorMode : public TensorDispatchMode {
     if (reads_no_numbers(op)) {
       call_plain(op, stack);
       return;
+    }
+    const RemoteTensor& first = first_remote(op, *stack);
+    if (!first.replaced_by.empty()) {
+      refuse_replaced(operator_name(op), first);
     }
     if (transposes_parameter(op) && reads_layer(op, *stack)) {
       stack->back() = transpose_remote(stack->back().toTensor());
@@ -78,7 +97,7 @@ class RemoteTensorMode : public TensorDispatchMode {
           *stack, op.schema().is_mutable() ? gradient : another_remote_gradient(gradient));
       return;
     }
-    const RemoteTensor& remote = first_remote(op, *stack);
+    const RemoteTensor& remote = first;
     if (remote.gradient) {
       throw UserError(str(
           operator_name(op),

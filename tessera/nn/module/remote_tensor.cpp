@@ -142,6 +142,16 @@ void refuse_remote(
   if (remote == nullptr) {
     return;
   }
+  if (!remote->replaced_by.empty()) {
+    throw UserError(
+        str(asked,
+            " was called on a ",
+            type_name(module),
+            ", in whose place tensor parallelism has put a ",
+            remote->replaced_by,
+            "; instead, ",
+            instead));
+  }
   throw UserError(
       str(asked,
           " was called on a ",

@@ -4,7 +4,8 @@
 
 #include <torch/nn/module.h>
 
-/// Parameters and buffers that another pipeline rank owns. The script keeps their
+/// Parameters and buffers that another pipeline rank owns, or that belong to a module in whose
+/// place a distributed one is. The script keeps their
 /// handles: shape, dtype and an optimizer's list still work. There is no data, and an operator that
 /// needs data must not get other data instead.
 namespace tessera::nn {
@@ -17,6 +18,9 @@ struct RemoteTensor {
   bool buffer = false;
   bool gradient = false; // of the parameter
   bool transposed = false; // a handle of the matrix's transpose
+  /// The class of the distributed module that has taken the values of the module over; "": another
+  /// rank has them.
+  std::string replaced_by = {};
 };
 
 /// Frees the memory of a parameter or buffer and attaches `description` to it.

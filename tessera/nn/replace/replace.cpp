@@ -151,6 +151,21 @@ class InheritedPartition {
   int previous_;
 };
 
+// `out->weight = in->weight` ties two layers through a member, past what is registered.
+std::string tied_through_member(const torch::nn::Module& module) {
+  const auto differs = [&](const at::Tensor& member) {
+    const at::Tensor* registered = module.named_parameters(/*recurse=*/false).find("weight");
+    return member.defined() && registered != nullptr && !member.is_same(*registered);
+  };
+  if (const auto* linear = dynamic_cast<const torch::nn::LinearImpl*>(&module)) {
+    return differs(linear->weight) ? "weight" : "";
+  }
+  if (const auto* embedding = dynamic_cast<const torch::nn::EmbeddingImpl*>(&module)) {
+    return differs(embedding->weight) ? "weight" : "";
+  }
+  return "";
+}
+
 class Replacing {
  public:
   Replacing(
@@ -227,6 +242,18 @@ class Replacing {
       if (!reason.empty()) {
         return reason;
       }
+    }
+    if (const std::string member = tied_through_member(*module); !member.empty()) {
+      throw ConfigError(str(
+          shown(path),
+          " (",
+          type_name(*module),
+          ") is marked for tensor parallelism, but its member '",
+          member,
+          "' is another tensor than the parameter that it has registered: a layer that is tied "
+          "so would be divided with values of its own; leave both layers undivided "
+          "(tessera::set_tensor_parallelism(layer, false)), or tie them with a module that both "
+          "use"));
     }
     const GivenOptions options(tensor_parallel_options(*module));
     if (!rule->loses.empty()) {

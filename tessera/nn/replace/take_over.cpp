@@ -1,3 +1,4 @@
+#include <set>
 #include <unordered_set>
 #include <utility>
 
@@ -7,6 +8,7 @@
 #include "tessera/base/text.h"
 #include "tessera/nn/module/containers.h"
 #include "tessera/nn/module/interceptor.h"
+#include "tessera/nn/module/remote_guard.h"
 #include "tessera/nn/replace/replace.h"
 
 namespace tessera::nn {
@@ -107,8 +109,16 @@ void take_over(ReplacedModule& replaced) {
               error.what()));
     }
   }
+  std::set<const void*> parameters;
+  for (const at::Tensor& parameter : replaced.original->parameters()) {
+    parameters.insert(parameter.unsafeGetTensorImpl());
+  }
   for (auto& [name, tensor] : replaced.tensors) {
-    tensor.set_data(at::empty({0}, tensor.options().requires_grad(false)));
+    RemoteTensor description;
+    description.name = join_path(replaced.path, name);
+    description.buffer = !parameters.contains(tensor.unsafeGetTensorImpl());
+    description.replaced_by = replaced.rule->distributed;
+    make_remote(tensor, std::move(description));
   }
   replaced.tensors.clear();
 }

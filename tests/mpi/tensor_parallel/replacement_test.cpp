@@ -34,7 +34,7 @@ TEST(Replacement, ReasonsAreGiven) {
           "first (Linear): not distributed, shares its parameter weight with "
           "second.weight"));
   // The original's memory is gone, its place is the distributed module's.
-  EXPECT_EQ(net->in->weight.numel(), 0);
+  EXPECT_EQ(net->in->weight.storage().data(), nullptr);
   EXPECT_LT(net->named_parameters()["in.weight"].numel(), kWidth * kInner);
   EXPECT_EQ(model.local_parameters().size(), net->named_parameters().size() - 1)
       << "the shared weight is listed once";

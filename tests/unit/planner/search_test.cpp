@@ -124,6 +124,7 @@ TEST(Search, AnnealingFindsPlacementsThatTheHeuristicLacks) {
   for (const bool runnable : {false, true}) {
     SearchOptions options;
     options.runnable_only = runnable;
+    options.most_orders = 0; // of the heuristic alone
     const double amp = search(model, cluster, options).best.front().cost.seconds;
     options.method = Method::kAnnealing;
     const auto found = search(model, cluster, options).best.front();
@@ -155,7 +156,9 @@ TEST(Search, WhatAnnealingWritesIsWhatItListsFirst) {
 
 TEST(Search, TheListSaysWhatOnlyHasAPrice) {
   const auto model = pipeline_model();
-  const auto result = search(model, forked_cluster(), with_method(Method::kAnnealing));
+  SearchOptions options = with_method(Method::kAnnealing);
+  options.most_orders = 0;
+  const auto result = search(model, forked_cluster(), options);
   const std::string text = summary(result, model);
   EXPECT_THAT(
       text, HasSubstr("placement own  (only priced: its placement is none of the runtime's"));

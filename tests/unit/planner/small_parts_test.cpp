@@ -14,6 +14,7 @@
 #include "tessera/planner/objective.h"
 #include "tessera/planner/pricer.h"
 #include "tessera/planner/savings.h"
+#include "tessera/planner/search.h"
 #include "tessera/planner/space.h"
 #include "tessera/planner/strategies_csv.h"
 
@@ -236,7 +237,9 @@ TEST(NodeSets, APartKeepsWhatIsBetweenItsNodes) {
 TEST(NodeOrders, AreGroupedByKindAndChainedByLinks) {
   auto cluster = small_cluster(2, 2);
   std::swap(cluster.nodes[1], cluster.nodes[2]); // fast, slow, fast, slow
-  const auto orders = [&] { return node_orders(small_model(2), cluster, {}); };
+  SearchOptions heuristic;
+  heuristic.most_orders = 0;
+  const auto orders = [&] { return node_orders(small_model(2), cluster, heuristic); };
   EXPECT_THAT(
       orders(),
       ElementsAre(ElementsAre(0, 1, 2, 3), ElementsAre(0, 2, 1, 3), ElementsAre(1, 3, 0, 2)));
@@ -266,6 +269,35 @@ TEST(NodeOrders, AreGroupedByKindAndChainedByLinks) {
   EXPECT_THAT(orders(), ElementsAre(ElementsAre(0, 1, 2, 3), ElementsAre(0, 2, 3, 1)));
   cluster.nodes[1].network_cards = 2;
   EXPECT_THAT(orders(), ElementsAre(ElementsAre(0, 1, 2, 3)));
+}
+
+// Of alike nodes it does not matter which stands where; which one stands at an end does.
+TEST(NodeOrders, AreAllOfAFewNodesThatDiffer) {
+  auto cluster = small_cluster(3, 0);
+  const auto orders = [&] { return node_orders(small_model(2), cluster, {}); };
+  EXPECT_THAT(orders(), ElementsAre(ElementsAre(0, 1, 2)));
+  cluster.nodes[2].inter_bytes_per_s = 1e8;
+  EXPECT_THAT(
+      orders(),
+      testing::UnorderedElementsAre(
+          ElementsAre(0, 1, 2), ElementsAre(0, 2, 1), ElementsAre(2, 0, 1)));
+  cluster.links = {{.first = 0, .second = 1, .bytes_per_s = 1e8}};
+  EXPECT_EQ(orders().size(), 6U);
+  cluster = small_cluster(5, 0);
+  cluster.links = {{.first = 0, .second = 1, .bytes_per_s = 1e8}};
+  EXPECT_LT(orders().size(), 24U) << "120 orders are too many to try";
+}
+
+// A cluster file's order of nodes decides nothing that a few orders can tell.
+TEST(NodeOrders, OfTheFileDoNotChangeThePlan) {
+  const auto model = small_model(4);
+  std::set<double> seconds;
+  for (const std::size_t slow : {0U, 1U, 2U}) {
+    auto cluster = small_cluster(3, 0);
+    cluster.nodes[slow].inter_bytes_per_s = 1e7;
+    seconds.insert(search(model, cluster, {}).best.front().cost.seconds);
+  }
+  EXPECT_EQ(seconds.size(), 1U) << *seconds.begin() << " to " << *seconds.rbegin();
 }
 
 TEST(Points, FillTheDevicesAndDivideTheBatch) {

@@ -186,11 +186,13 @@ TEST(WrittenPlan, JsonHoldsEveryFigure) {
       json(
           {{"compute", 0.125},
            {"tensor", 0.25},
+           {"waiting", 0},
            {"bubble", 0.375},
            {"shared_cores", 0.875},
            {"transfer", 0.5},
            {"gradient", 0.625},
-           {"optimizer", 0.75}}));
+           {"optimizer", 0.75},
+           {"stall", 0}}));
   for (const char* unknown : {"price", "joules", "simulated_seconds"}) {
     EXPECT_TRUE(strategy[unknown].is_null()) << unknown;
   }

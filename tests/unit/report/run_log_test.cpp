@@ -1,9 +1,12 @@
 #include "tessera/report/run_log.h"
 
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+
+#include <sys/resource.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -237,6 +240,34 @@ TEST_F(RunLogFile, SaysThatTheDiskIsFull) {
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("No space left on device"));
   }
+}
+
+// A limit on the file's size stands for a disk that is full for a while.
+TEST_F(RunLogFile, ALineThatDoesNotFitIsLeftOutWhole) {
+  RunLogWriter writer(path_, RunLogWriter::Mode::kNew);
+  writer.write(facts());
+  StepRecord step;
+  step.step = 1;
+  step.loss = 2;
+  writer.write(step);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit tight = before;
+  tight.rlim_cur = std::filesystem::file_size(path_) + 10;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &tight), 0);
+  step.step = 2;
+  writer.write(step);
+  writer.write(step);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, handler);
+  step.step = 3;
+  writer.write(step);
+  const RunLog log = read_run_log(path_);
+  EXPECT_FALSE(log.torn);
+  ASSERT_EQ(log.steps.size(), 2U);
+  EXPECT_EQ(log.steps[0].step, 1);
+  EXPECT_EQ(log.steps[1].step, 3);
 }
 
 TEST_F(RunLogFile, RefusesAConfigurationThatIsNoJson) {

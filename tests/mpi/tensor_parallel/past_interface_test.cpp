@@ -1,0 +1,225 @@
+// What scripts do past the interface with layers that tensor parallelism has replaced: the numbers
+// of one process, or an error that says what to write.
+#include <functional>
+
+#include <ATen/autocast_mode.h>
+
+#include <gmock/gmock.h>
+
+#include "tessera/tensor/torch_compat.h"
+
+#include "tests/mpi/tensor_parallel/support.h"
+
+namespace tessera::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// Two marked layers.
+struct PairImpl : torch::nn::Module {
+  PairImpl() {
+    torch::manual_seed(5);
+    const tensor_parallelism marked;
+    a = register_module("a", nn::Linear(4, 8));
+    b = register_module("b", nn::Linear(8, 4));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    return b(torch::tanh(a(x)));
+  }
+  nn::Linear a{nullptr}, b{nullptr};
+};
+TESSERA_MODULE(Pair);
+
+torch::Tensor samples() {
+  torch::manual_seed(9);
+  return torch::randn({8, 4});
+}
+
+template <typename Model>
+auto square_step(const Model& model) {
+  return tessera::step([&model](torch::Tensor x) {
+    auto loss = model(x).pow(2).mean();
+    model.backward(loss);
+    return loss;
+  });
+}
+
+/// Its gradients by name, on all ranks.
+TensorMap change_of_step(
+    const std::function<void(DistributedModel<Pair>&, torch::Tensor&)>& before) {
+  DistributedModel model{Pair()};
+  torch::Tensor x = part_of({samples(), samples()}, data_size(), data_rank()).x;
+  before(model, x);
+  DistributedOptimizer optimizer(
+      torch::optim::SGD(model.parameters(), torch::optim::SGDOptions(1.0)));
+  auto train_step = square_step(model);
+  TensorMap change = model.state_dict();
+  train_step(x);
+  optimizer.step();
+  for (const auto& [name, tensor] : model.state_dict()) {
+    change.at(name) = change.at(name) - tensor;
+  }
+  return change;
+}
+
+TEST(PastTheInterface, MembersOfReplacedLayersRefuseToBeRead) {
+  init(tp_config(1, world_size()));
+  const Ended ended;
+  Pair net;
+  const DistributedModel model{net};
+  const auto refused = [](const auto& act) { return error_of<UserError>(act); };
+  for (const auto& said : {
+           refused([&] { net->a->weight.pow(2).sum(); }),
+           refused([&] {
+             const torch::NoGradGuard no_grad;
+             net->a->weight.clamp_(-1, 1);
+           }),
+           refused([&] { torch::nn::functional::linear(samples(), net->a->weight); }),
+           refused([&] { net->a->weight.norm(); }),
+       }) {
+    EXPECT_THAT(said, HasSubstr("parameter 'a.weight'"));
+    EXPECT_THAT(said, HasSubstr("a DistributedLinear in the place of its module"));
+    EXPECT_THAT(said, HasSubstr("over_parameters"));
+  }
+  EXPECT_EQ(net->a->weight.sizes(), torch::IntArrayRef({8, 4}));
+}
+
+TEST(PastTheInterface, OptimizersOfReplacedParametersAreErrors) {
+  init(tp_config(1, world_size()));
+  const Ended ended;
+  Pair net;
+  torch::optim::SGD early(net->parameters(), torch::optim::SGDOptions(1.0));
+  const DistributedModel model{net};
+  auto train_step = square_step(model);
+  train_step(samples().narrow(0, 0, 2));
+  DistributedOptimizer optimizer(std::move(early));
+  EXPECT_THAT(
+      error_of<ConfigError>([&] { optimizer.step(); }),
+      HasSubstr("make the DistributedModel first"));
+}
+
+TEST(PastTheInterface, WeightsTiedThroughAMemberAreAnError) {
+  init(tp_config(1, world_size()));
+  const Ended ended;
+  Pair net;
+  {
+    const tensor_parallelism marked;
+    net->b = net->replace_module("b", nn::Linear(4, 8));
+  }
+  net->b->weight = net->a->weight;
+  EXPECT_THAT(
+      error_of<ConfigError>([&] { const DistributedModel model{net}; }),
+      HasSubstr("its member 'weight' is another tensor than the parameter"));
+}
+
+TEST(PastTheInterface, ADerivativeOfADividedProductsGradientIsRefused) {
+  for (const bool prescaled : {false, true}) {
+    init(tp_config(1, world_size(), prescaled));
+    const Ended ended;
+    const DistributedModel model{Pair()};
+    auto penalty = tessera::step([&](torch::Tensor x) {
+      x.requires_grad_();
+      const auto y = model(x).sum();
+      const auto slope = torch::autograd::grad({y}, {x}, {}, true, true)[0];
+      auto loss = slope.pow(2).sum() + y;
+      model.backward(loss);
+      return loss;
+    });
+    EXPECT_THAT(
+        error_of<Error>([&] { penalty(samples().narrow(0, 0, 2)); }),
+        HasSubstr("cannot be differentiated again"))
+        << prescaled;
+  }
+}
+
+TEST(PastTheInterface, AnotherTypeAfterTheModelWasMadeTrainsTheSame) {
+  init(tp_config(1, world_size()));
+  const Ended ended;
+  const TensorMap wanted = change_of_step([](DistributedModel<Pair>&, torch::Tensor&) {});
+  const TensorMap got = change_of_step([](DistributedModel<Pair>& model, torch::Tensor& x) {
+    model.get_module()->to(torch::kDouble);
+    x = x.to(torch::kDouble);
+  });
+  for (const auto& [name, tensor] : wanted) {
+    EXPECT_LE(relative_error(got.at(name).to(torch::kFloat), tensor), 1e-4) << name;
+  }
+}
+
+TEST(PastTheInterface, AutocastReachesDividedProducts) {
+  init(tp_config(1, world_size()));
+  const Ended ended;
+  const DistributedModel model{Pair()};
+  auto forward = tessera::step([&](torch::Tensor x) {
+    cpu_autocast::set_dtype(torch::kBFloat16);
+    cpu_autocast::set_enabled(true);
+    auto y = model(x);
+    at::autocast::clear_cache();
+    cpu_autocast::set_enabled(false);
+    auto loss = y.to(torch::kFloat).pow(2).mean();
+    model.backward(loss);
+    return std::make_tuple(loss, torch::tensor(y.scalar_type() == torch::kBFloat16 ? 1.0 : 0.0));
+  });
+  const auto out = forward(samples().narrow(0, 0, 4));
+  EXPECT_EQ(std::get<1>(out).reduce_mean().template item<double>(), 1.0);
+}
+
+TEST(PastTheInterface, AParameterThatIsRegisteredLateIsAnError) {
+  init(tp_config(1, world_size()));
+  const Ended ended;
+  Pair net;
+  const DistributedModel model{net};
+  auto train_step = square_step(model);
+  train_step(samples().narrow(0, 0, 2));
+  net->register_parameter("late", torch::ones({2}));
+  EXPECT_THAT(
+      error_of<UserError>([&] { train_step(samples().narrow(0, 0, 2)); }),
+      HasSubstr("parameter 'late' was registered after the model"));
+}
+
+TEST(PastTheInterface, AGroupThatIsAddedToTheOptimizerIsTrained) {
+  init(tp_config(1, world_size()));
+  const Ended ended;
+  TensorMap ends[2];
+  for (const bool later : {false, true}) {
+    DistributedModel model{Pair()};
+    std::vector<torch::Tensor> first;
+    std::vector<torch::Tensor> second;
+    for (const auto& item : model.named_parameters()) {
+      (item.key().starts_with("a.") ? first : second).push_back(item.value());
+    }
+    const auto options = torch::optim::SGDOptions(0.1).momentum(0.9);
+    DistributedOptimizer optimizer(
+        later ? torch::optim::SGD(first, options) : torch::optim::SGD(model.parameters(), options));
+    auto train_step = square_step(model);
+    const torch::Tensor x = part_of({samples(), samples()}, data_size(), data_rank()).x;
+    if (later) {
+      optimizer.inner().add_param_group(torch::optim::OptimizerParamGroup(second));
+    }
+    for (int i = 0; i < 3; ++i) {
+      optimizer.zero_grad();
+      train_step(x);
+      optimizer.step();
+    }
+    ends[later ? 1 : 0] = model.state_dict();
+  }
+  for (const auto& [name, tensor] : ends[0]) {
+    EXPECT_TRUE(torch::equal(ends[1].at(name), tensor)) << name;
+  }
+}
+
+TEST(PastTheInterface, ATensorOutsideOfTheModelIsNoParameterOfReplicas) {
+  init(tp_config(1, 1));
+  const Ended ended;
+  DistributedModel model{Pair()};
+  std::vector<torch::Tensor> parameters = model.parameters();
+  parameters.push_back(torch::zeros({3}, torch::requires_grad()));
+  DistributedOptimizer optimizer(torch::optim::SGD(parameters, torch::optim::SGDOptions(0.1)));
+  auto train_step = square_step(model);
+  train_step(samples().narrow(0, 0, 2));
+  EXPECT_THAT(
+      error_of<ConfigError>([&] { optimizer.step(); }),
+      HasSubstr("sizes [3] that is no parameter of a live DistributedModel"));
+}
+
+} // namespace
+} // namespace tessera::testing
