@@ -1,8 +1,10 @@
 // Averages that go to one rank each: the owner of the parameter's optimizer state.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include <ATen/ATen.h>
+#include <c10/core/InferenceMode.h>
 
 #include "tessera/base/error.h"
 #include "tessera/data_parallel/gradient_reducer.h"
@@ -140,6 +142,12 @@ void GradientReducer::note_mixed(Parameter& parameter) const {
 /// The owner has the average of earlier steps and other ranks have nothing, or the average would be
 /// scaled again, so what this step adds is averaged by itself.
 void GradientReducer::set_averages_aside() {
+  // An evaluation may be one: what becomes a gradient here is added to later.
+  std::optional<c10::InferenceMode> normal;
+  if (c10::InferenceMode::is_enabled()) {
+    normal.emplace(false);
+  }
+  const at::NoGradGuard no_grad;
   for (Parameter& parameter : parameters_) {
     at::Tensor& gradient = parameter.tensor.mutable_grad();
     parameter.mixed = parameter.mixed && gradient.defined() && !is_all_zero(gradient);

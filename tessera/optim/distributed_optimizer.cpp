@@ -155,6 +155,7 @@ void DistributedOptimizer::take_new_parameters() {
       }
       parameters_.push_back(parameter);
       given_.push_back(parameter);
+      stepped_.insert(address);
       prepared_ = -1;
       numbered_ = -1;
     }

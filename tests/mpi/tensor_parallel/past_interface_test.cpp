@@ -3,6 +3,7 @@
 #include <functional>
 
 #include <ATen/autocast_mode.h>
+#include <c10/core/InferenceMode.h>
 
 #include <gmock/gmock.h>
 
@@ -163,6 +164,26 @@ TEST(PastTheInterface, AutocastReachesDividedProducts) {
   EXPECT_EQ(std::get<1>(out).reduce_mean().template item<double>(), 1.0);
 }
 
+TEST(PastTheInterface, EvaluationsMayBeInInferenceMode) {
+  init(tp_config(1, world_size()));
+  const Ended ended;
+  const DistributedModel model{Pair()};
+  DistributedOptimizer optimizer(
+      torch::optim::SGD(model.parameters(), torch::optim::SGDOptions(0.1)));
+  auto train_step = square_step(model);
+  auto evaluate = tessera::step([&](torch::Tensor x) { return model(x).pow(2).mean(); });
+  const torch::Tensor x = part_of({samples(), samples()}, data_size(), data_rank()).x;
+  double last = 1e9;
+  for (int i = 0; i < 3; ++i) {
+    train_step(x);
+    optimizer.step();
+    const c10::InferenceMode guard;
+    const double loss = evaluate(x).reduce_mean().template item<double>();
+    EXPECT_LT(loss, last);
+    last = loss;
+  }
+}
+
 TEST(PastTheInterface, AParameterThatIsRegisteredLateIsAnError) {
   init(tp_config(1, world_size()));
   const Ended ended;
@@ -192,10 +213,13 @@ TEST(PastTheInterface, AGroupThatIsAddedToTheOptimizerIsTrained) {
         later ? torch::optim::SGD(first, options) : torch::optim::SGD(model.parameters(), options));
     auto train_step = square_step(model);
     const torch::Tensor x = part_of({samples(), samples()}, data_size(), data_rank()).x;
-    if (later) {
-      optimizer.inner().add_param_group(torch::optim::OptimizerParamGroup(second));
-    }
-    for (int i = 0; i < 3; ++i) {
+    for (int i = 0; i < 4; ++i) {
+      if (i == 1 && later) {
+        optimizer.inner().add_param_group(torch::optim::OptimizerParamGroup(second));
+      }
+      for (torch::Tensor& parameter : second) {
+        parameter.requires_grad_(i > 0); // frozen in the first step
+      }
       optimizer.zero_grad();
       train_step(x);
       optimizer.step();
