@@ -4,6 +4,7 @@
 #include <array>
 #include <mutex>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -11,6 +12,7 @@
 
 #include "tessera/autotune/lone_group.h"
 #include "tessera/deferred_init/delayed_init.h"
+#include "tessera/graph/operator_work.h"
 #include "tessera/nn/replace/replace.h"
 #include "tessera/nn/summa/mesh.h"
 #include "tessera/topology/mesh_layout.h"
@@ -57,6 +59,22 @@ BuiltModel built(const ModelSource& source, cost::Precision precision) {
   return model;
 }
 
+// Records the work of so many samples, and of twice as many. A forward of one sample may run other
+// operators than any larger batch, since a dimension of 1 is reshaped without a copy; its work then
+// follows from two larger ones, to which a plan's microbatches belong.
+std::pair<graph::ForwardWork, graph::ForwardWork>
+record_two(torch::nn::Module& root, const BuiltModel& model, std::int64_t samples) {
+  graph::ForwardWork once = tracer::record_work(root, model.forward(samples));
+  graph::ForwardWork twice = tracer::record_work(root, model.forward(2 * samples));
+  if (once.size() != twice.size()) {
+    const graph::ForwardWork thrice = tracer::record_work(root, model.forward(3 * samples));
+    if (thrice.size() == twice.size()) {
+      once = graph::work_of_batch(twice, thrice, 0);
+    }
+  }
+  return {std::move(once), std::move(twice)};
+}
+
 // Returns nullopt when no module can be divided in this way.
 std::optional<planner::DivisionTrace>
 trace_division(const ModelSource& source, const TraceRequest& request, const cost::TensorWay& way) {
@@ -80,8 +98,7 @@ trace_division(const ModelSource& source, const TraceRequest& request, const cos
   const int least = way.same_samples && mesh ? topology::mesh_shape(way.degree).rows : 1;
   division.samples = way.same_samples ? least : way.degree;
   division.graph = tracer::trace(root, model.forward(least), {.name = source.name});
-  division.least = tracer::record_work(root, model.forward(least));
-  division.twice = tracer::record_work(root, model.forward(2 * least));
+  std::tie(division.least, division.twice) = record_two(root, model, least);
   for (const auto& [name, local] : nn::local_tensors(root)) {
     if (local.parameter && !local.scaled_batch) {
       division.whole.insert(name);
@@ -140,8 +157,7 @@ planner::ModelTrace trace_model(const ModelSource& source, const TraceRequest& r
     const tracer::DelayedInitScope delayed;
     const BuiltModel model = built(source, request.precision);
     traced.graph = tracer::trace(*model.root, model.forward(1), {.name = source.name});
-    traced.one_sample = tracer::record_work(*model.root, model.forward(1));
-    traced.two_samples = tracer::record_work(*model.root, model.forward(2));
+    std::tie(traced.one_sample, traced.two_samples) = record_two(*model.root, model, 1);
   }
   for (const int degree : request.tensor_degrees) {
     for (const auto distribution :

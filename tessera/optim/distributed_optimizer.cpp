@@ -49,6 +49,7 @@ DistributedOptimizer::DistributedOptimizer(
   }
   given_ = parameters_;
   given_set_ = seen;
+  known_ = seen;
   if (context().config.shard_optimizer_state) {
     if (dynamic_cast<LBFGS*>(optimizer_.get()) != nullptr) {
       throw ConfigError(
@@ -139,13 +140,8 @@ void DistributedOptimizer::take_new_parameters() {
   for (const auto& group : optimizer_->param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
       const void* address = parameter.unsafeGetTensorImpl();
-      if (stepped_.contains(address) || (stepped_.empty() && given_set_.contains(address))) {
+      if (known_.contains(address)) {
         continue;
-      }
-      if (!given_set_.insert(address).second) {
-        throw ConfigError(
-            "a parameter group was added with a parameter that another group of this optimizer "
-            "has; leave it out there or here");
       }
       if (context().config.shard_optimizer_state) {
         throw ConfigError(
@@ -155,7 +151,8 @@ void DistributedOptimizer::take_new_parameters() {
       }
       parameters_.push_back(parameter);
       given_.push_back(parameter);
-      stepped_.insert(address);
+      given_set_.insert(address);
+      known_.insert(address);
       prepared_ = -1;
       numbered_ = -1;
     }
@@ -253,7 +250,7 @@ void DistributedOptimizer::prepare() {
       parameter = master;
     }
     for (const at::Tensor& parameter : group.params()) {
-      stepped_.insert(parameter.unsafeGetTensorImpl());
+      known_.insert(parameter.unsafeGetTensorImpl());
     }
   }
   tell_places(*optimizer_, models_, static_cast<std::uint64_t>(context().config.seed));

@@ -244,7 +244,7 @@ class DistributedOptimizer : private PlaceOfOptimizer {
   std::vector<model::ModelCore*> models_; // whose parameters these are
   std::vector<at::Tensor> given_; // what it was made with, also empty handles
   std::set<const void*> given_set_; // the same, by address
-  std::set<const void*> stepped_; // what its groups hold since `prepare`, by address
+  std::set<const void*> known_; // those, and what its groups hold since `prepare`, by address
   bool warned_of_parts_ = false;
   double global_grad_norm_ = 0;
   std::map<int, std::string> updated_models_; // labels of those it was prepared for, by number

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -145,6 +146,10 @@ void add_whole_layers(
   }
   constexpr std::size_t kMostStrategies = 8;
   std::vector<std::pair<double, std::size_t>> order;
+  double fastest = std::numeric_limits<double>::infinity();
+  for (const Candidate& candidate : best) {
+    fastest = std::min(fastest, candidate.seconds());
+  }
   for (std::size_t i = 0; i < best.size(); ++i) {
     if (may_have_whole_layers(model, best[i].strategy)) {
       order.emplace_back(best[i].seconds(), i);
@@ -155,7 +160,8 @@ void add_whole_layers(
   const Pricer pricer(model, cluster, options);
   std::vector<Candidate> found;
   for (const auto& [seconds, index] : order) {
-    if (auto candidate = WholeLayers(model, cluster, options, pricer, best[index]).fastest()) {
+    auto candidate = WholeLayers(model, cluster, options, pricer, best[index]).fastest();
+    if (candidate && candidate->seconds() < fastest) {
       found.push_back(std::move(*candidate));
     }
   }

@@ -11,8 +11,8 @@ namespace tessera::planner {
 /// their own, how they would run with some layers whole (cost::Strategy::whole_layers): a whole
 /// layer takes more memory and exchanges nothing. So stages get degrees of their own, 1 or the
 /// strategy's, and a stage whose devices hold only a part of its layers whole divides the others.
-/// Each strategy adds its fastest such variant at most, where that is faster. The strategies that
-/// are there stay.
+/// Each strategy adds its fastest such variant at most, where that is faster than all that are
+/// there, which stay.
 ///
 /// Of each stage, the slowest first, as many layers become whole as its devices hold, if the step
 /// is faster then; at the end layers are assigned to stages anew. This is good and not proved to be

@@ -200,8 +200,8 @@ TEST(PastTheInterface, AParameterThatIsRegisteredLateIsAnError) {
 TEST(PastTheInterface, AGroupThatIsAddedToTheOptimizerIsTrained) {
   init(tp_config(1, world_size()));
   const Ended ended;
-  TensorMap ends[2];
-  for (const bool later : {false, true}) {
+  TensorMap ends[3];
+  for (const int later : {0, 1, 2}) { // at once, behind a step, before one
     DistributedModel model{Pair()};
     std::vector<torch::Tensor> first;
     std::vector<torch::Tensor> second;
@@ -210,11 +210,12 @@ TEST(PastTheInterface, AGroupThatIsAddedToTheOptimizerIsTrained) {
     }
     const auto options = torch::optim::SGDOptions(0.1).momentum(0.9);
     DistributedOptimizer optimizer(
-        later ? torch::optim::SGD(first, options) : torch::optim::SGD(model.parameters(), options));
+        later > 0 ? torch::optim::SGD(first, options)
+                  : torch::optim::SGD(model.parameters(), options));
     auto train_step = square_step(model);
     const torch::Tensor x = part_of({samples(), samples()}, data_size(), data_rank()).x;
     for (int i = 0; i < 4; ++i) {
-      if (i == 1 && later) {
+      if ((i == 1 && later == 1) || (i == 0 && later == 2)) {
         optimizer.inner().add_param_group(torch::optim::OptimizerParamGroup(second));
       }
       for (torch::Tensor& parameter : second) {
@@ -224,10 +225,11 @@ TEST(PastTheInterface, AGroupThatIsAddedToTheOptimizerIsTrained) {
       train_step(x);
       optimizer.step();
     }
-    ends[later ? 1 : 0] = model.state_dict();
+    ends[later] = model.state_dict();
   }
   for (const auto& [name, tensor] : ends[0]) {
     EXPECT_TRUE(torch::equal(ends[1].at(name), tensor)) << name;
+    EXPECT_TRUE(torch::equal(ends[2].at(name), tensor)) << name;
   }
 }
 
