@@ -87,8 +87,8 @@ const std::map<std::string, planner::Objective> kObjectives = {
     {"cost", planner::Objective::kCost},
     {"energy", planner::Objective::kEnergy}};
 
-// The simulator executes so many of the best strategies of a described model, on so few devices that
-// this takes about as long as the search.
+// The simulator executes so many of the best strategies of a described model, on so few devices
+// that this takes about as long as the search.
 constexpr int kSimulated = 24;
 constexpr int kMostSimulated = 64;
 
