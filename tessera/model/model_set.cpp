@@ -161,23 +161,27 @@ void ModelSet::claim_directory(const ModelCore& model, const std::string& direct
   }
 }
 
-std::string why_no_parameter(const at::Tensor& tensor) {
-  const nn::RemoteTensor* handle = nn::remote_tensor(tensor);
+void refuse_replaced(const at::Tensor& parameter) {
+  const nn::RemoteTensor* handle = nn::remote_tensor(parameter);
   if (handle != nullptr && !handle->replaced_by.empty()) {
-    return tessera::str(
+    throw ConfigError(tessera::str(
         "the optimizer was given the parameter '",
         handle->name,
         "' of a module in whose place tensor parallelism has put a ",
         handle->replaced_by,
         "; make the DistributedModel first, and give the optimizer parameters of "
-        "model.parameters() or model.named_parameters()");
+        "model.parameters() or model.named_parameters()"));
   }
+}
+
+std::string why_no_parameter(const at::Tensor& tensor) {
   return tessera::str(
       "the optimizer was given a tensor of sizes ",
       tensor.sizes(),
-      " that is no parameter of a live DistributedModel, so its gradient is averaged over no "
-      "replicas and no checkpoint holds it; register it in the model, or in a module of its own "
-      "that is made a DistributedModel");
+      " that is no parameter of a live DistributedModel: its gradient is averaged over no "
+      "replicas, "
+      "which may drift apart, and no checkpoint holds it; register it in the model, or in a module "
+      "of its own that is made a DistributedModel");
 }
 
 } // namespace tessera::model

@@ -25,8 +25,10 @@ struct RunningStep {
   int microbatch = 0; // the last that began
 };
 
-/// Returns why an optimizer of a job of several ranks cannot have this tensor, which is no
-/// parameter of a live model: whose it is, and what to write. Threads: any.
+/// Throws: ConfigError when the tensor is of a module that tensor parallelism has replaced.
+void refuse_replaced(const at::Tensor& parameter);
+/// Returns what an optimizer of a job of several ranks does not do with a tensor that is no
+/// parameter of a live model, and what to write. Threads: any.
 std::string why_no_parameter(const at::Tensor& tensor);
 
 /// The live models of the process.

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <torch/optim/adagrad.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/comm/process_group.h"
 #include "tessera/model/model_core.h"
 #include "tessera/model/model_set.h"
@@ -161,13 +163,17 @@ void DistributedOptimizer::take_new_parameters() {
 
 // Nobody averages the gradient of another tensor, so replicas would drift apart, and a checkpoint
 // would not hold it.
-void DistributedOptimizer::check_parameters_belong(const std::set<const void*>& of_models) const {
+void DistributedOptimizer::check_parameters_belong(const std::set<const void*>& of_models) {
   if (context().world->size() == 1) {
     return;
   }
   for (const at::Tensor& parameter : given_) {
-    if (!of_models.contains(parameter.unsafeGetTensorImpl())) {
-      throw ConfigError(model::why_no_parameter(parameter));
+    if (of_models.contains(parameter.unsafeGetTensorImpl())) {
+      continue;
+    }
+    model::refuse_replaced(parameter);
+    if (parameter.requires_grad() && !std::exchange(warned_of_others_, true)) {
+      log::warning(model::why_no_parameter(parameter));
     }
   }
 }

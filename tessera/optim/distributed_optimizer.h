@@ -181,7 +181,7 @@ class DistributedOptimizer : private PlaceOfOptimizer {
   friend class PlaceOfOptimizer;
   void prepare();
   void take_new_parameters();
-  void check_parameters_belong(const std::set<const void*>& of_models) const;
+  void check_parameters_belong(const std::set<const void*>& of_models);
   void check_none_released(const model::ModelSet& all) const;
   model::ModelCore& model() const;
   at::Tensor own_part(const at::Tensor& parameter) const;
@@ -246,6 +246,7 @@ class DistributedOptimizer : private PlaceOfOptimizer {
   std::set<const void*> given_set_; // the same, by address
   std::set<const void*> known_; // those, and what its groups hold since `prepare`, by address
   bool warned_of_parts_ = false;
+  bool warned_of_others_ = false;
   double global_grad_norm_ = 0;
   std::map<int, std::string> updated_models_; // labels of those it was prepared for, by number
   std::int64_t prepared_ = -1; // the revision of the models that `prepare` has seen

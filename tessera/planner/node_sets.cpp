@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <tuple>
 
 #include "tessera/base/error.h"
 #include "tessera/base/index.h"
@@ -13,30 +12,14 @@ namespace tessera::planner {
 
 namespace {
 
-// What a search sees of a node where no link and no collective names it.
-using Look = std::tuple<int, int, double, double, double, int, double, double, double>;
-
-Look look_of(const cost::Node& node) {
-  return {
-      node.kind,
-      node.count,
-      node.intra_bytes_per_s,
-      node.inter_bytes_per_s,
-      node.stream_bytes_per_s,
-      node.network_cards,
-      node.cores,
-      node.latency_seconds,
-      node.network_latency_seconds};
-}
-
 // Returns every set of nodes, of alike ones the first.
 std::vector<std::vector<int>> every_set(const cost::Cluster& cluster, bool alike_once) {
   const int count = static_cast<int>(cluster.nodes.size());
   std::vector<std::vector<int>> sets;
-  std::set<std::vector<Look>> seen;
+  std::set<std::vector<NodeLook>> seen;
   for (unsigned bits = (1u << count) - 1; bits > 0; --bits) {
     std::vector<int> set;
-    std::vector<Look> looks;
+    std::vector<NodeLook> looks;
     for (int n = 0; n < count; ++n) {
       if ((bits >> (count - 1 - n) & 1u) != 0) { // descending numbers name first nodes first
         set.push_back(n);

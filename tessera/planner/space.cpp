@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <tuple>
 
 #include "tessera/base/index.h"
 #include "tessera/cost/data_sheets.h"
@@ -179,27 +178,12 @@ std::vector<int> chained(
 
 // Returns for each node the first that it cannot be told from.
 std::vector<int> classes_of(const cost::Cluster& cluster) {
-  const auto alike = [&](const cost::Node& a, const cost::Node& b) {
-    const auto figures = [](const cost::Node& node) {
-      return std::tie(
-          node.kind,
-          node.count,
-          node.intra_bytes_per_s,
-          node.inter_bytes_per_s,
-          node.stream_bytes_per_s,
-          node.network_cards,
-          node.cores,
-          node.latency_seconds,
-          node.network_latency_seconds);
-    };
-    return figures(a) == figures(b);
-  };
   const bool by_pairs = !cluster.links.empty() || !cluster.groups.empty();
   std::vector<int> classes;
   for (std::size_t n = 0; n < cluster.nodes.size(); ++n) {
     std::size_t first = n;
     for (std::size_t m = 0; !by_pairs && first == n && m < n; ++m) {
-      first = alike(cluster.nodes[m], cluster.nodes[n]) ? m : n;
+      first = look_of(cluster.nodes[m]) == look_of(cluster.nodes[n]) ? m : n;
     }
     classes.push_back(static_cast<int>(first));
   }
@@ -234,6 +218,19 @@ std::vector<std::vector<int>> all_orders(const cost::Cluster& cluster, std::size
 }
 
 } // namespace
+
+NodeLook look_of(const cost::Node& node) {
+  return {
+      node.kind,
+      node.count,
+      node.intra_bytes_per_s,
+      node.inter_bytes_per_s,
+      node.stream_bytes_per_s,
+      node.network_cards,
+      node.cores,
+      node.latency_seconds,
+      node.network_latency_seconds};
+}
 
 std::vector<std::vector<int>> node_orders(
     const cost::DescribedModel& model,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "tessera/planner/search_options.h"
@@ -31,6 +32,10 @@ std::vector<Point> points_of(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster,
     const SearchOptions& options);
+
+/// What a search sees of a node where no link and no collective names it.
+using NodeLook = std::tuple<int, int, double, double, double, int, double, double, double>;
+NodeLook look_of(const cost::Node& node);
 
 /// Returns the orders of nodes to try: the file's, and if devices differ, grouped by kind in either
 /// order of speed; if links differ, each of these also as a chain in which a node is followed by
