@@ -6,6 +6,7 @@
 #include "tessera/base/index.h"
 #include "tessera/planner/layer_assignment.h"
 #include "tessera/planner/runtime_abilities.h"
+#include "tessera/simulator/simulate.h"
 
 namespace tessera::planner {
 
@@ -308,6 +309,12 @@ Candidate Pricer::priced(cost::Strategy strategy) const {
   candidate.cost = cost::price(model_, cluster_, strategy, options_.constants);
   candidate.strategy = std::move(strategy);
   return candidate;
+}
+
+double Pricer::simulated_seconds(const cost::Strategy& strategy) const {
+  return simulator::simulate(
+             model_, cluster_, strategy, {.keep_events = false, .constants = options_.constants})
+      .iteration_seconds;
 }
 
 } // namespace tessera::planner

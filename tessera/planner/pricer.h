@@ -33,6 +33,8 @@ class Pricer {
   std::optional<Candidate> assigned(cost::Strategy strategy, const cost::LayerTable& table) const;
   /// Prices a strategy with the boundaries it has, whether it fits or not.
   Candidate priced(cost::Strategy strategy) const;
+  /// Returns the seconds of an iteration in the simulator.
+  double simulated_seconds(const cost::Strategy& strategy) const;
 
  private:
   bool checkpointing() const;

@@ -16,7 +16,6 @@
 #include "tessera/planner/to_config.h"
 #include "tessera/planner/turns.h"
 #include "tessera/planner/whole_layers.h"
-#include "tessera/simulator/simulate.h"
 
 namespace tessera::planner {
 
@@ -158,16 +157,12 @@ SearchResult search_all_nodes(
       throw;
     }
   }
+  const Pricer pricer(model, cluster, options);
   for (Candidate& candidate : result.best) {
     candidate.can_recompute = options.can_recompute;
     candidate.microbatches = candidate.strategy.microbatches(model.global_batch_size);
     if (options.simulate > 0) {
-      candidate.simulated_seconds = simulator::simulate(
-                                        model,
-                                        cluster,
-                                        candidate.strategy,
-                                        {.keep_events = false, .constants = options.constants})
-                                        .iteration_seconds;
+      candidate.simulated_seconds = pricer.simulated_seconds(candidate.strategy);
     }
   }
   add_whole_layers(model, cluster, options, result.best);

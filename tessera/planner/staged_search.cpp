@@ -442,7 +442,7 @@ StagedResult search_staged(
 
 std::string staged_text(const StagedResult& result, const cost::Cluster& cluster) {
   std::string text =
-      "stages of own widths, not executable by the runtime (all its stages have the same degrees, "
+      "stages of own widths, not executable by the runtime (all its stages have as many devices, "
       "and divide a batch alike):\n";
   if (result.best.empty()) {
     return text + "  none is faster\n";

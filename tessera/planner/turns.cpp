@@ -8,7 +8,6 @@
 
 #include "tessera/planner/pricer.h"
 #include "tessera/planner/space.h"
-#include "tessera/simulator/simulate.h"
 
 namespace tessera::planner {
 
@@ -71,12 +70,7 @@ void add_turns(
         candidate->node_order = plain.node_order;
         candidate->can_recompute = plain.can_recompute;
         candidate->microbatches = plain.microbatches;
-        candidate->simulated_seconds = simulator::simulate(
-                                           model,
-                                           cluster,
-                                           candidate->strategy,
-                                           {.keep_events = false, .constants = options.constants})
-                                           .iteration_seconds;
+        candidate->simulated_seconds = pricer.simulated_seconds(candidate->strategy);
         const double limit = fastest ? fastest->seconds() : plain.seconds() * kWorthIt;
         if (candidate->seconds() < limit) {
           fastest = std::move(candidate);

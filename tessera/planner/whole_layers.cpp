@@ -10,7 +10,6 @@
 #include "tessera/base/index.h"
 #include "tessera/planner/pricer.h"
 #include "tessera/planner/space.h"
-#include "tessera/simulator/simulate.h"
 
 namespace tessera::planner {
 
@@ -116,12 +115,7 @@ class WholeLayers {
     candidate.can_recompute = plain_.can_recompute;
     candidate.microbatches = plain_.microbatches;
     if (options_.simulate > 0) {
-      candidate.simulated_seconds = simulator::simulate(
-                                        model_,
-                                        cluster_,
-                                        candidate.strategy,
-                                        {.keep_events = false, .constants = options_.constants})
-                                        .iteration_seconds;
+      candidate.simulated_seconds = pricer_.simulated_seconds(candidate.strategy);
     }
     return candidate;
   }
