@@ -19,7 +19,7 @@
 #include "cli/launch/leftovers.h"
 #include "cli/launch/mpirun_command.h"
 #include "cli/launch/restarts.h"
-#include "cli/launch/run_child.h"
+#include "cli/launch/run_ranks.h"
 #include "cli/number_check.h"
 
 namespace tessera::cli {
@@ -92,7 +92,7 @@ void launch(const Options& options, const std::vector<std::string>& program) {
   const RunOutcome outcome = run_with_restarts(
       [&](int restart) {
         request.restart = restart;
-        return run_child(
+        return run_ranks(
             mpirun_command(request, machine), std::chrono::seconds(options.grace_seconds));
       },
       options.max_restarts);

@@ -125,6 +125,7 @@ std::vector<Leftover> find_leftovers(const LeftoverPlaces& places) {
     consider(path, "pid.");
   }
   for (const fs::path& path : entries_of(places.temporary)) {
+    consider(path, "tessera-ends-");
     consider(path, "tessera-trials-");
     consider(path, "tessera-tokens-");
   }

@@ -15,7 +15,8 @@ namespace tessera::cli {
 // A rank that was asked to end prints nothing, since only the first failure matters. The
 // program runs in the background, because a shell handles signals only between foreground
 // commands. A background program would lose its input, hence descriptor 3.
-const char* const kRankScript = R"sh(stopped= child=
+const char* const kRankScript = R"sh(stopped= child= ends=$TESSERA_RANK_ENDS
+unset TESSERA_RANK_ENDS
 trap 'stopped=1; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null' USR1 TERM INT
 exec 3<&0
 (trap '' USR1; exec "$@") <&3 3<&- &
@@ -40,6 +41,7 @@ if [ -z "$stopped" ] && [ "$status" -ne 0 ] && [ "$status" -ne 75 ]; then
     echo "$who ended with exit status $status" >&2
   fi
 fi
+[ ! -w "$ends" ] || echo "$status ${OMPI_COMM_WORLD_SIZE:-1}" >> "$ends" # run_ranks.h
 exit "$status")sh";
 
 namespace {

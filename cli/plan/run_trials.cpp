@@ -20,7 +20,7 @@
 #include "tessera/simulator/simulate.h"
 
 #include "cli/interruption.h"
-#include "cli/launch/run_child.h"
+#include "cli/launch/run_ranks.h"
 #include "cli/train/job_text.h"
 #include "cli/train/planned_job.h"
 #include "models/data/data_folder.h"
@@ -114,7 +114,7 @@ Trial run_one(
   if (keeps) {
     command.insert(command.end(), {"--timeline", kept(".timeline.json")});
   }
-  const RunOutcome outcome = run_child(command, std::chrono::seconds(10));
+  const RunOutcome outcome = run_ranks(command, std::chrono::seconds(10));
   if (outcome.asked_to_end) {
     throw TrialInterrupted{};
   }
@@ -196,7 +196,7 @@ std::vector<Trial> run_trials(
   if (!options.folder.empty()) {
     fs::create_directories(options.folder);
   }
-  const Interruption between_trials; // while a trial runs, run_child takes the signals
+  const Interruption between_trials; // while a trial runs, run_ranks takes the signals
   std::vector<Trial> trials;
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     try {

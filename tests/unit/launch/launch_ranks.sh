@@ -6,6 +6,8 @@ set -uo pipefail
 launch() { timeout 60 "$PROGRAM" launch "$@"; }
 PROGRAM=$1
 work=$(mktemp -d)
+export TMPDIR=$work/tmp
+mkdir "$TMPDIR"
 trap 'rm -rf "$work"' EXIT
 failures=0
 expect() { # what, wanted pattern, text
@@ -83,6 +85,20 @@ status=$?
 expect "a program that is not there" '^2$' "$status"
 expect "is named" "cannot run './no-such-program': No such file" "$out"
 
+# mpirun ends with 1 where it missed that a rank ended well: the ranks' word counts, and only theirs.
+mkdir "$work/bin"
+printf '#!/bin/sh\n"%s" "$@"\nexit 1\n' "$(command -v mpirun)" > "$work/bin/mpirun"
+chmod +x "$work/bin/mpirun"
+out=$(PATH="$work/bin:$PATH" launch -n 2 -- sh -c 'echo "[$TESSERA_RANK_ENDS]"' 2>&1)
+status=$?
+expect "ranks that ended well" '^0$' "$status"
+expect "are a run that is done" '^tessera: every rank ended with exit status 0, but mpirun with 1' "$out"
+expect "the file is none of the program's business" '^2$' "$(grep -c '^\[\]$' <<< "$out")"
+out=$(PATH="$work/bin:$PATH" launch -n 2 -- sh -c 'exit "$OMPI_COMM_WORLD_RANK"' 2>&1)
+status=$?
+expect "a rank that did not" '^1$' "$status"
+expect "is a run that failed" '^tessera: the run ended with exit status 1$' "$out"
+
 # A host file with this machine: its slots, and more ranks than slots.
 echo "localhost slots=2" > "$work/hosts"
 for ranks in 2 3; do
@@ -115,6 +131,8 @@ expect "restarts have an end" '^5$' "$status"
 out=$(launch -n 1 --max-restarts 3 -- sh -c 'echo start; exit 2' 2>&1)
 status=$?
 expect "wrong usage is not repeated" '^2 1$' "$status $(grep -c '^start' <<< "$out")"
+
+expect "no file is left" '^0$' "$(find "$TMPDIR" -name 'tessera-*' | wc -l)"
 
 [ "$failures" -eq 0 ] && echo "all as expected"
 exit "$failures"

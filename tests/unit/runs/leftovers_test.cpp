@@ -58,13 +58,20 @@ TEST_F(Leftovers, SessionsOfProcessesThatAreGone) {
 
 TEST_F(Leftovers, TemporaryFoldersOfThisProgram) {
   for (const char* name :
-       {"/tessera-trials-11-abc", "/tessera-trials-12-abc", "/tessera-tokens-12", "/tessera-12"}) {
+       {"/tessera-trials-11-abc",
+        "/tessera-trials-12-abc",
+        "/tessera-tokens-12",
+        "/tessera-ends-11-abc",
+        "/tessera-ends-12-abc",
+        "/tessera-12"}) {
     fs::create_directories(places_.temporary + name);
   }
   EXPECT_THAT(
       found(),
       UnorderedElementsAre(
-          places_.temporary + "/tessera-trials-12-abc", places_.temporary + "/tessera-tokens-12"));
+          places_.temporary + "/tessera-trials-12-abc",
+          places_.temporary + "/tessera-tokens-12",
+          places_.temporary + "/tessera-ends-12-abc"));
 }
 
 TEST_F(Leftovers, SharedMemoryThatNobodyHasMapped) {

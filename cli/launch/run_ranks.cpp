@@ -1,0 +1,80 @@
+#include "cli/launch/run_ranks.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include <unistd.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kVariable = "TESSERA_RANK_ENDS";
+
+/// The file to which the ranks add "STATUS RANKS" when they end. Where none can be made (a full
+/// disk), nothing is known of the ranks.
+class RankEnds {
+ public:
+  RankEnds() {
+    std::error_code failed;
+    const fs::path folder = fs::temp_directory_path(failed);
+    std::string path = (folder / str("tessera-ends-", ::getpid(), "-XXXXXX")).string();
+    const int file = failed ? -1 : ::mkstemp(path.data());
+    if (file < 0) {
+      return;
+    }
+    ::close(file);
+    path_ = path;
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread runs
+    ::setenv(kVariable, path_.c_str(), /*overwrite=*/1);
+  }
+  ~RankEnds() {
+    if (!path_.empty()) {
+      // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread runs
+      ::unsetenv(kVariable);
+      ::unlink(path_.c_str());
+    }
+  }
+  RankEnds(const RankEnds&) = delete;
+  RankEnds& operator=(const RankEnds&) = delete;
+
+  /// Returns whether as many ranks as the run had have ended, each with status 0.
+  bool all_ended_well() const {
+    std::ifstream file(path_);
+    int ended = 0;
+    int ranks = 0;
+    for (int status = 0; file >> status >> ranks; ++ended) {
+      if (status != 0) {
+        return false;
+      }
+    }
+    return ended > 0 && ended == ranks;
+  }
+
+ private:
+  std::string path_; // "" where there is no file
+};
+
+} // namespace
+
+RunOutcome run_ranks(const std::vector<std::string>& command, std::chrono::seconds grace) {
+  const RankEnds ends;
+  RunOutcome outcome = run_child(command, grace);
+  if (outcome.exit_status != 0 && !outcome.asked_to_end && ends.all_ended_well()) {
+    std::fprintf(
+        stderr,
+        "tessera: every rank ended with exit status 0, but mpirun with %d, as where a rank ends "
+        "without MPI_Finalize or mpirun misses that call; the run counts as done\n",
+        outcome.exit_status);
+    outcome.exit_status = 0;
+  }
+  return outcome;
+}
+
+} // namespace tessera::cli
