@@ -14,6 +14,7 @@
 #include "tessera/timeline/timeline.h"
 
 #include "cli/command.h"
+#include "cli/number_check.h"
 #include "cli/plan/planning.h"
 
 namespace tessera::cli {
@@ -245,7 +246,7 @@ void set_up(CLI::App& app) {
   app.add_option("--custom-schedule", options->custom_schedule, "as \"0F 1F 0B 1B\"");
   app.add_option(
          "--jitter", options->jitter_percent, "deviation of every task's computation, percent")
-      ->check(CLI::NonNegativeNumber);
+      ->check(non_negative_number());
   app.add_option("--draws", options->draws, "simulations with jitter")
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
@@ -255,15 +256,15 @@ void set_up(CLI::App& app) {
       "a device and how many times as long it computes, 3:1.5");
   app.add_option(
          "--device-hours", options->device_hours, "mean hours between two failures of one device")
-      ->check(CLI::NonNegativeNumber);
+      ->check(positive_number());
   app.add_option(
          "--checkpoint-seconds", options->checkpoint_seconds, "with --device-hours: to write one")
-      ->check(CLI::NonNegativeNumber);
+      ->check(non_negative_number());
   app.add_option(
          "--restart-seconds",
          options->restart_seconds,
          "with --device-hours: until a job that failed trains again")
-      ->check(CLI::NonNegativeNumber);
+      ->check(non_negative_number());
   app.add_option("--timeline", options->timeline_file, "write the timeline of all ranks");
   app.add_option(
       "--chrome-trace",

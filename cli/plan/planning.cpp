@@ -133,9 +133,10 @@ void add_planning_options(CLI::App& app, PlanningInput& input) {
       ->take_all()
       ->allow_extra_args(false);
   app.add_option(
-      "--global-batch-size",
-      input.global_batch_size,
-      "samples of an iteration; the model file's when not given");
+         "--global-batch-size",
+         input.global_batch_size,
+         "samples of an iteration; the model file's when not given")
+      ->check(positive_number());
   app.add_option(
          "--method",
          input.method,
@@ -157,7 +158,8 @@ void add_planning_options(CLI::App& app, PlanningInput& input) {
          "--memory-limit",
          input.memory_limit,
          "plan as if no device had more memory than this: bytes, or with a unit (24GiB)")
-      ->transform(CLI::AsSizeValue(false));
+      ->transform(CLI::AsSizeValue(false))
+      ->check(positive_number());
   app.add_option(
          "--save-memory",
          input.save_memory,

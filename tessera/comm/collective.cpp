@@ -42,7 +42,7 @@ std::string_view name_of(ReduceOp reduce) {
 
 bool Operation::is_same_call(const Operation& other) const {
   return kind == other.kind && type == other.type && reduce == other.reduce &&
-         scale == other.scale && root == other.root && count == other.count;
+         scale == other.scale && root == other.root && count == other.count && caller == other.caller;
 }
 
 std::string Operation::text(std::uint32_t sequence) const {
@@ -59,7 +59,8 @@ std::string Operation::text(std::uint32_t sequence) const {
       ", scale ",
       scale,
       ", root ",
-      root);
+      root,
+      caller.name().empty() ? "" : str(" for '", caller.name(), "'"));
 }
 
 std::size_t Operation::bytes(std::int64_t elements) const {

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/comm/caller.h"
+
 namespace tessera::comm {
 
 enum class ReduceOp { kSum, kMax, kMin };
@@ -44,6 +46,7 @@ struct Operation {
   const void* input = nullptr;
   void* output = nullptr; // equals input for the in-place operations
   std::int64_t count = 0;
+  Caller caller; // must be the same on all ranks
 
   /// These return the size of so many elements, and the address of an element of input or output.
   /// Units: bytes.
@@ -54,8 +57,8 @@ struct Operation {
   /// Returns whether two ranks mean the same call. Memory is not compared, since each rank has its
   /// own.
   bool is_same_call(const Operation& other) const;
-  /// "all_reduce #2 of 10 elements of f32, sum, scale 1, root 0"; `sequence` counts the group's
-  /// operations.
+  /// "all_reduce #2 of 10 elements of f32, sum, scale 1, root 0 for 'h.0.mlp'"; `sequence` counts the
+  /// group's operations.
   std::string text(std::uint32_t sequence) const;
 };
 

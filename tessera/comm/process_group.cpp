@@ -83,6 +83,7 @@ ProcessGroup::Call ProcessGroup::make_call(
   call.operation.input = input.data_ptr();
   call.operation.output = output.data_ptr();
   call.operation.count = count;
+  call.operation.caller = current_caller();
   call.output = output;
   call.input = input;
   return call;

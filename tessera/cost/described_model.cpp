@@ -155,12 +155,68 @@ void validate(const MeasuredLayer& layer, const std::string& place) {
 constexpr std::array<std::string_view, 8> kSizedKinds =
     {"embedding", "transformer_layer", "lm_head", "loss", "fused_loss", "cast", "norm", "other"};
 
+// A number of a layer that another number of the file contradicts would be priced as it stands.
+void check_sizes(const Layer& layer, const SizedModel& sizes) {
+  const std::int64_t width = layer.output_elements_per_sample / sizes.sequence_length;
+  const auto wrong = [&](const auto&... words) {
+    throw ConfigError(str("model: layer \"", layer.name, "\": ", words...));
+  };
+  if (layer.kind == "lm_head" && width != sizes.vocabulary_size) {
+    wrong(
+        "output_elements_per_sample: found ",
+        layer.output_elements_per_sample,
+        "; the logits of ",
+        sizes.sequence_length,
+        " tokens over vocabulary_size ",
+        sizes.vocabulary_size,
+        " are ",
+        sizes.sequence_length * sizes.vocabulary_size);
+  }
+  if (layer.kind != "transformer_layer") {
+    return;
+  }
+  if (sizes.hidden_size > 0 && width != sizes.hidden_size) {
+    wrong(
+        "output_elements_per_sample: found ",
+        layer.output_elements_per_sample,
+        ", which is ",
+        width,
+        " for each of ",
+        sizes.sequence_length,
+        " tokens, but hidden_size is ",
+        sizes.hidden_size);
+  }
+  const double share = sizes.num_key_value_heads > 0
+                           ? static_cast<double>(sizes.num_key_value_heads) /
+                                 static_cast<double>(sizes.num_attention_heads)
+                           : 1;
+  const double attention =
+      (2 + 2 * share) * static_cast<double>(width) * static_cast<double>(width);
+  if (layer.shares_parameters_with.empty() && static_cast<double>(layer.parameters) < attention) {
+    wrong(
+        "parameters: found ",
+        layer.parameters,
+        "; the four matrices of an attention ",
+        width,
+        " wide alone have ",
+        static_cast<std::int64_t>(attention));
+  }
+}
+
 // What the operators of a model follow from must be there.
 void validate(const DescribedModel& model, const SizedModel& sizes) {
   if (sizes.sequence_length < 1 || sizes.num_attention_heads < 1 || sizes.vocabulary_size < 1) {
     throw ConfigError(
         "model: no layer has forward_seconds_per_sample; write measured seconds, or "
         "sequence_length, num_attention_heads and vocabulary_size, from which operators follow");
+  }
+  if (sizes.num_key_value_heads > 0 &&
+      sizes.num_attention_heads % sizes.num_key_value_heads != 0) {
+    throw ConfigError(
+        str("model: num_key_value_heads: found ",
+            sizes.num_key_value_heads,
+            "; write a divisor of num_attention_heads, ",
+            sizes.num_attention_heads));
   }
   for (const Layer& layer : model.layers) {
     if (std::find(kSizedKinds.begin(), kSizedKinds.end(), layer.kind) == kSizedKinds.end()) {
@@ -192,6 +248,7 @@ void validate(const DescribedModel& model, const SizedModel& sizes) {
               "; write a multiple of sequence_length, ",
               sizes.sequence_length));
     }
+    check_sizes(layer, sizes);
   }
 }
 

@@ -200,6 +200,7 @@ constexpr std::array<std::string_view, 3> choice_names(AttentionKernels /*type*/
 /// attention is its feed-forward network, so layers may differ.
 struct SizedModel {
   std::int64_t sequence_length = 0;
+  std::int64_t hidden_size = 0; // 0: as the layers' outputs say
   std::int64_t num_attention_heads = 0;
   std::int64_t num_key_value_heads = 0; // 0: as many
   std::int64_t vocabulary_size = 0;

@@ -44,6 +44,15 @@ bool has_distributed(const torch::nn::Module& root) {
   });
 }
 
+/// Gives each its path in the model. One that has several takes the last, on all ranks alike.
+void name_distributed(torch::nn::Module& root) {
+  for (const auto& item : root.named_modules({}, /*include_self=*/false)) {
+    if (auto* module = dynamic_cast<nn::DistributedModule*>(item.value().get())) {
+      module->set_path(item.key());
+    }
+  }
+}
+
 bool is_delayed(const nn::ReplacedModule& replaced) {
   for (const auto& [name, tensor] : replaced.tensors) {
     if (tracer::is_delayed(tensor)) {
@@ -131,6 +140,7 @@ void ModelCore::replace_modules() {
   if (context.config.mesh_memory == config::MeshMemory::kManaged) {
     nn::managed::manage_layers(*root_);
   }
+  name_distributed(*root_);
   nn::keep_parts_together(*root_);
   layout_ = std::make_unique<state::StateLayout>(context, *root_, replacements_.replaced);
   for (nn::ReplacedModule& replaced : replacements_.replaced) {

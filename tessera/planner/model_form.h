@@ -149,6 +149,7 @@ void describe(Visit& visit, DescribedModel& model) {
       model.source = std::move(measured);
     } else {
       sizes.sequence_length = measured.sequence_length;
+      sizes.hidden_size = measured.hidden_size;
       sizes.num_attention_heads = measured.num_attention_heads;
       sizes.vocabulary_size = measured.vocabulary_size;
       model.source = sizes;

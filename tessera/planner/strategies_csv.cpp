@@ -71,6 +71,10 @@ class Table {
  public:
   Table(std::string origin, const Row& header) : origin_(std::move(origin)) {
     for (const std::string& cell : header) {
+      if (find(plain(cell)) >= 0) {
+        throw ConfigError(
+            str(origin_, ": column \"", plain(cell), "\" stands twice; write each name once"));
+      }
       names_.push_back(plain(cell));
     }
   }

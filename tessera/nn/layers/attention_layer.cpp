@@ -171,6 +171,7 @@ at::Tensor DistributedAttentionLayerImpl::forward(
     const at::Tensor& hidden,
     const at::Tensor& attention_mask,
     const at::Tensor& cross_states) {
+  const ForwardScope present(*this);
   const TensorParallel parallel = parallel_now();
   if (options.cross_attention != cross_states.defined()) {
     throw ShapeError(

@@ -158,6 +158,7 @@ at::Tensor DistributedCrossEntropyImpl::losses_of_own_samples(
 at::Tensor DistributedCrossEntropyImpl::forward(
     const at::Tensor& logits,
     const at::Tensor& targets) {
+  const ForwardScope present(*this);
   const TensorParallel parallel = parallel_now();
   const at::Tensor counts = targets.ne(options.ignore_index);
   check(logits, targets, counts);

@@ -226,6 +226,7 @@ at::Tensor DistributedEmbeddingImpl::look_up_through_mesh(
 }
 
 at::Tensor DistributedEmbeddingImpl::forward(const at::Tensor& ids) {
+  const ForwardScope present(*this);
   const TensorParallel parallel = parallel_now();
   // A single index has no dimension along which samples could be joined.
   const bool single = ids.dim() == 0;

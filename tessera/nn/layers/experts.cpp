@@ -106,6 +106,7 @@ at::Tensor DistributedExpertsImpl::expert_outputs(const at::Tensor& x) {
 }
 
 std::tuple<at::Tensor, at::Tensor> DistributedExpertsImpl::forward(const at::Tensor& x) {
+  const ForwardScope present(*this);
   const auto& o = options;
   if (x.dim() < 2 || x.size(-1) != o.hidden_size) {
     throw ShapeError(tessera::str(

@@ -216,6 +216,7 @@ at::Tensor DistributedLayerNormImpl::forward_to(const at::Tensor& x, at::ScalarT
 }
 
 at::Tensor DistributedLayerNormImpl::forward(const at::Tensor& x) {
+  const ForwardScope present(*this);
   const TensorParallel parallel = parallel_now();
   if (role_ == Role::kPart) {
     return norm(parallel, x, weight, bias);

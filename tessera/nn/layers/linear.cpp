@@ -54,6 +54,7 @@ void DistributedLinearImpl::create_on_mesh(const ParameterCreationScope& create)
 }
 
 at::Tensor DistributedLinearImpl::forward(const at::Tensor& x) {
+  const ForwardScope present(*this);
   if (x.dim() == 0 || x.size(-1) != options.in_features) {
     throw ShapeError(tessera::str(
         "DistributedLinear: the input has sizes ",

@@ -62,6 +62,7 @@ summa::MeshBlocks DistributedTableImpl::rows_on_mesh() const {
 }
 
 at::Tensor DistributedTableImpl::forward(const at::Tensor& ids) {
+  const ForwardScope present(*this);
   const TensorParallel parallel = parallel_now();
   return inside_placement(parallel) == Placement::kOnMesh
              ? summa::embedding(parallel.mesh, weight, ids, rows_on_mesh())
@@ -250,6 +251,7 @@ at::Tensor DistributedTransformerLMHeadImpl::forward(
     const at::Tensor& cross_states,
     const at::Tensor& cross_mask,
     const at::Tensor& labels) {
+  const ForwardScope present(*this);
   return run(
       {input_ids, attention_mask, token_type_ids, position_ids, cross_states, cross_mask, labels});
 }

@@ -85,6 +85,7 @@ at::Tensor DistributedTransformerOutputLayerImpl::forward_part(
 }
 
 at::Tensor DistributedTransformerOutputLayerImpl::forward(const at::Tensor& hidden) {
+  const ForwardScope present(*this);
   check_hidden("DistributedTransformerOutputLayer", options, hidden);
   const TensorParallel parallel = parallel_now();
   const Lengths samples = samples_of_ranks(parallel, hidden.size(0));

@@ -132,6 +132,7 @@ ProductPlan DistributedProjectionImpl::product_plan(const TensorParallel& now, c
 }
 
 at::Tensor DistributedProjectionImpl::forward(const at::Tensor& x, const Lengths& samples) {
+  const ForwardScope present(*this);
   const TensorParallel now = parallel_now();
   if (inside_placement(now) == Placement::kOnMesh) {
     first_row_.agree(*now.mesh);

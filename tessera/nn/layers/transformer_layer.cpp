@@ -95,6 +95,7 @@ TransformerState DistributedTransformerLayerImpl::forward(
     const at::Tensor& attention_mask,
     const at::Tensor& cross_states,
     const at::Tensor& cross_mask) {
+  const ForwardScope present(*this);
   const TensorParallel parallel = parallel_now();
   at::Tensor y;
   if (role_ == Role::kPart) {
@@ -156,6 +157,7 @@ TransformerState DistributedTransformerImpl::forward(
     const at::Tensor& attention_mask,
     const at::Tensor& cross_states,
     const at::Tensor& cross_mask) {
+  const ForwardScope present(*this);
   const TensorParallel parallel = parallel_now();
   const InsideState state = enter_state(
       "DistributedTransformer",

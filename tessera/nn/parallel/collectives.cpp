@@ -168,6 +168,7 @@ Pending begin_reduce_scatter(
   auto finish = [output, dim, own] {
     return output.size(dim) == own ? output : output.narrow(dim, 0, own).contiguous();
   };
+  const comm::CallerScope caller(ranks.caller());
   if (!in_background) {
     ranks.group().reduce_scatter(output, input);
     return ready(finish());
@@ -219,6 +220,7 @@ Pending begin_exchange(
     }
     return join(ranks, output.narrow(split_dim + 1, 0, own), merge_dim, merge_lengths);
   };
+  const comm::CallerScope caller(ranks.caller());
   if (!in_background) {
     ranks.group().all_to_all(output, input);
     return ready(finish());
@@ -233,7 +235,10 @@ Ranks::Ranks(
     const std::vector<int>& order,
     bool shapes_only,
     std::shared_ptr<const void> owner)
-    : group_(&group), shapes_only_(shapes_only), owner_(std::move(owner)) {
+    : group_(&group),
+      shapes_only_(shapes_only),
+      caller_(present_module()),
+      owner_(std::move(owner)) {
   if (!std::is_sorted(order.begin(), order.end())) {
     order_ = order;
   }
@@ -272,6 +277,7 @@ std::vector<Lengths> exchange_numbers(const Ranks& ranks, const std::vector<std:
   const at::Tensor input = at::empty({count}, at::kLong);
   std::copy(own.begin(), own.end(), input.data_ptr<std::int64_t>());
   const at::Tensor output = at::empty({size, count}, at::kLong);
+  const comm::CallerScope caller(ranks.caller());
   ranks.group().all_gather(output, input);
   const auto* values = output.data_ptr<std::int64_t>();
   for (std::int64_t k = 0; k < count; ++k) {
@@ -297,6 +303,7 @@ void all_reduce(const Ranks& ranks, const at::Tensor& given, comm::ReduceOp oper
     tell_skipped("all_reduce", ranks.size(), tensor);
     return;
   }
+  const comm::CallerScope caller(ranks.caller());
   ranks.group().all_reduce(tensor, operation);
 }
 
@@ -312,6 +319,7 @@ gather(const Ranks& ranks, const at::Tensor& given, std::int64_t dim, const Leng
     tell_skipped("all_gather", ranks.size(), tensor);
     return shaped(tensor, joined);
   }
+  const comm::CallerScope caller(ranks.caller());
   if (equal(lengths) && outer(tensor.sizes(), dim) == 1 && ranks.in_order()) {
     at::Tensor output = at::empty(joined, tensor.options());
     ranks.group().all_gather(output, tensor.contiguous());
@@ -354,6 +362,7 @@ Pending start_all_reduce(const Ranks& ranks, const at::Tensor& given) {
     tell_skipped("all_reduce", ranks.size(), tensor);
     return ready(tensor);
   }
+  const comm::CallerScope caller(ranks.caller());
   return after(ranks.group().all_reduce_async(tensor, comm::ReduceOp::kSum), {tensor}, [tensor] {
     return tensor;
   });
@@ -388,6 +397,7 @@ at::Tensor reduce_scatter_blocks(const Ranks& ranks, const at::Tensor& given) {
     return shaped(blocks, blocks.sizes().slice(1).vec());
   }
   const at::Tensor output = at::empty_like(blocks.select(0, 0));
+  const comm::CallerScope caller(ranks.caller());
   ranks.group().reduce_scatter(output, blocks);
   return output;
 }
@@ -403,6 +413,7 @@ at::Tensor gather_blocks(const Ranks& ranks, const at::Tensor& given) {
     return shaped(block, sizes);
   }
   const at::Tensor output = at::empty(sizes, block.options());
+  const comm::CallerScope caller(ranks.caller());
   ranks.group().all_gather(output, block.contiguous());
   return by_position(ranks, output);
 }

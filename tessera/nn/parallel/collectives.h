@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/comm/caller.h"
 #include "tessera/comm/collective.h"
 #include "tessera/nn/parallel/context.h"
 #include "tessera/nn/parallel/shard.h"
@@ -25,7 +26,7 @@ class Ranks {
  public:
   // NOLINTNEXTLINE(google-explicit-constructor): the usual case
   Ranks(const TensorParallel& parallel)
-      : group_(parallel.group), shapes_only_(parallel.shapes_only) {}
+      : group_(parallel.group), shapes_only_(parallel.shapes_only), caller_(present_module()) {}
   /// `order`: the rank in `group` of each position. `owner` keeps the group.
   Ranks(
       comm::ProcessGroup& group,
@@ -38,6 +39,10 @@ class Ranks {
   }
   bool shapes_only() const {
     return shapes_only_;
+  }
+  /// The module in whose forward this was made.
+  const comm::Caller& caller() const {
+    return caller_;
   }
   int size() const;
   /// The position of this rank.
@@ -54,6 +59,7 @@ class Ranks {
  private:
   comm::ProcessGroup* group_;
   bool shapes_only_;
+  comm::Caller caller_;
   std::vector<int> order_; // empty: positions are ranks
   std::shared_ptr<const void> owner_;
 };

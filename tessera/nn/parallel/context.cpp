@@ -1,5 +1,8 @@
 #include "tessera/nn/parallel/context.h"
 
+#include <utility>
+
+#include "tessera/comm/caller.h"
 #include "tessera/comm/process_group.h"
 
 namespace tessera::nn {
@@ -10,6 +13,7 @@ TensorParallel& of_process() {
   return context;
 }
 thread_local const TensorParallel* of_thread = nullptr;
+thread_local const comm::Caller* module_of_thread = nullptr;
 } // namespace
 
 int TensorParallel::size() const {
@@ -22,6 +26,15 @@ int TensorParallel::rank() const {
 
 const TensorParallel& tensor_parallel() {
   return of_thread != nullptr ? *of_thread : of_process();
+}
+
+const comm::Caller& present_module() {
+  static const comm::Caller none;
+  return module_of_thread != nullptr ? *module_of_thread : none;
+}
+
+const comm::Caller* set_present_module(const comm::Caller* caller) {
+  return std::exchange(module_of_thread, caller);
 }
 
 void set_tensor_parallel(const TensorParallel& context) {

@@ -4,6 +4,7 @@
 
 namespace tessera::comm {
 class ProcessGroup;
+struct Caller;
 } // namespace tessera::comm
 
 namespace tessera::nn::summa {
@@ -42,6 +43,11 @@ struct TensorParallel {
 /// Returns the settings of this thread: those of the innermost TensorParallelScope,
 /// else those of the process. Modules keep the settings of their construction.
 const TensorParallel& tensor_parallel();
+
+/// Returns the module whose forward runs on this thread (ForwardScope), the innermost; "" outside.
+const comm::Caller& present_module();
+/// Sets it, nullptr for none, and returns the one before. `caller` outlives its use.
+const comm::Caller* set_present_module(const comm::Caller* caller);
 
 /// Sets them for the whole process. Threads: before other threads make or call modules.
 void set_tensor_parallel(const TensorParallel& context);

@@ -48,4 +48,11 @@ at::Tensor& DistributedModule::register_distributed_parameter(
   return register_parameter(name, std::move(local));
 }
 
+ForwardScope::ForwardScope(const DistributedModule& module)
+    : previous_(set_present_module(&module.caller_)) {}
+
+ForwardScope::~ForwardScope() {
+  set_present_module(previous_);
+}
+
 } // namespace tessera::nn

@@ -5,6 +5,7 @@
 
 #include <torch/nn/module.h>
 
+#include "tessera/comm/caller.h"
 #include "tessera/nn/parallel/context.h"
 #include "tessera/nn/parallel/shard.h"
 
@@ -38,6 +39,11 @@ class DistributedModule : public torch::nn::Module {
   /// The same, with `shapes_only` of the calling thread.
   TensorParallel parallel_now() const;
 
+  /// Names the module in collectives; the model does, by the module's path in it.
+  void set_path(const std::string& path) {
+    caller_ = comm::Caller::of(path);
+  }
+
   /// The parameters of this module, without those of its children, by name.
   const std::map<std::string, DistributedParameter>& distributed_parameters() const {
     return distributed_;
@@ -53,9 +59,26 @@ class DistributedModule : public torch::nn::Module {
 
  private:
   friend class ParameterCreationScope; // creates what is registered
+  friend class ForwardScope;
 
   TensorParallel parallel_;
   std::map<std::string, DistributedParameter> distributed_;
+  comm::Caller caller_; // "" outside of a model
 };
+
+/// A forward of a distributed module on this thread. Collectives that `Ranks` made in it start, also
+/// those of its backward, and products on a mesh carry the module's path, so that ranks that call
+/// different modules are an error instead of wrong numbers. Threads: the one that makes it.
+class ForwardScope {
+ public:
+  explicit ForwardScope(const DistributedModule& module);
+  ~ForwardScope();
+  ForwardScope(const ForwardScope&) = delete;
+  ForwardScope& operator=(const ForwardScope&) = delete;
+
+ private:
+  const comm::Caller* previous_;
+};
+
 
 } // namespace tessera::nn

@@ -12,6 +12,7 @@
 #include "tessera/base/text.h"
 #include "tessera/nn/module/interceptor.h"
 #include "tessera/nn/module/marks.h"
+#include "tessera/nn/parallel/distributed_module.h"
 #include "tessera/nn/replace/builtin.h"
 #include "tessera/nn/replace/follow_mode.h"
 
@@ -275,7 +276,11 @@ class Replacing {
       return str("cannot be distributed: ", error.what());
     }
     make_alike(*made, *module);
-    set_replacement(module, made, rule->call);
+    set_replacement(
+        module, made, [call = rule->call](torch::nn::Module& target, const c10::IValue& args) {
+          const ForwardScope present(dynamic_cast<const DistributedModule&>(target));
+          return call(target, args);
+        });
     for (const auto& [option, value] : tensor_parallel_options(*module)) {
       given_.insert(option);
     }

@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/caller.h"
 #include "tessera/comm/process_group.h"
 #include "tessera/nn/parallel/context.h"
 #include "tessera/nn/parallel/skipped.h"
@@ -208,6 +209,7 @@ void multiply(
     step(out, a, b, accumulate);
     return;
   }
+  const comm::CallerScope caller(present_module());
   if (stays) {
     multiply_stationary(mesh, form, a, b, layout, out, accumulate);
     return;

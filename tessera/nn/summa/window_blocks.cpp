@@ -30,7 +30,9 @@ std::string text_of(const WindowBlocks::Identity& product) {
       product.transposed != 0 ? ", stored transposed," : "",
       " in ",
       static_cast<at::ScalarType>(product.dtype),
-      product.rows > 0 ? tessera::str(" with ", product.rows, " rows of its own") : "");
+      product.rows > 0 ? tessera::str(" with ", product.rows, " rows of its own") : "",
+      product.caller.name().empty() ? ""
+                                    : tessera::str(" for '", product.caller.name(), "'"));
 }
 
 } // namespace
@@ -93,6 +95,7 @@ void WindowBlocks::open(const Identity& product, const at::TensorOptions& option
   used_ = 0;
   mine_ = Offer();
   mine_.product = product;
+  mine_.product.caller = present_module();
   mine_.failures = region_->window->failures();
   options_ = options;
 }

@@ -8,6 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/comm/caller.h"
 #include "tessera/comm/collective.h"
 #include "tessera/comm/shared_memory/window.h"
 #include "tessera/nn/parallel/shard.h"
@@ -38,6 +39,7 @@ class WindowBlocks {
     std::int64_t inner = 0; ///< length of the whole dimension
     std::int64_t transposed = 0;
     std::int64_t rows = 0; ///< of an activation's block; 0: they may differ
+    comm::Caller caller = {}; ///< `open` sets it
 
     bool operator==(const Identity&) const = default;
   };

@@ -133,6 +133,47 @@ TEST(PastTheInterface, ADerivativeOfADividedProductsGradientIsRefused) {
   }
 }
 
+/// Two marked layers of one shape, of which a call runs one.
+struct EitherImpl : torch::nn::Module {
+  EitherImpl() {
+    torch::manual_seed(5);
+    const tensor_parallelism marked;
+    a = register_module("a", nn::Linear(4, 4));
+    b = register_module("b", nn::Linear(4, 4));
+  }
+  torch::Tensor forward(const torch::Tensor& x, bool first) {
+    return first ? a(x) : b(x);
+  }
+  nn::Linear a{nullptr}, b{nullptr};
+};
+TESSERA_MODULE(Either);
+
+TEST(PastTheInterface, RanksThatCallDifferentLayersOfOneShapeAreAnError) {
+  for (const bool mesh : {false, true}) {
+    for (const bool mpi : {false, true}) {
+      Config config = tp_config(1, world_size(), /*prescaled=*/true);
+      if (mesh) {
+        config.tensor_parallel_kind = config::TensorParallelKind::k2d;
+      }
+      if (mpi) {
+        config.same_node_backend = config::SameNodeBackend::kMpi;
+        config.timeout_seconds = 2; // the ranks wait for what never comes
+      }
+      init(config);
+      const Ended ended;
+      const DistributedModel model{Either()};
+      const torch::NoGradGuard no_grad;
+      model(samples(), true);
+      const std::string said = error_of<Error>([&] { model(samples(), rank() != 1); });
+      EXPECT_THAT(said, HasSubstr(" for '")) << mesh << mpi;
+      if (!mpi) {
+        EXPECT_THAT(said, HasSubstr(" for 'a'")) << mesh;
+        EXPECT_THAT(said, HasSubstr(" for 'b'")) << mesh;
+      }
+    }
+  }
+}
+
 TEST(PastTheInterface, AnotherTypeAfterTheModelWasMadeTrainsTheSame) {
   init(tp_config(1, world_size()));
   const Ended ended;

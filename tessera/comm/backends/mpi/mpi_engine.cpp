@@ -308,9 +308,12 @@ Transfers MpiEngine::step() {
 
 int MpiEngine::tag() const {
   // Calls that differ in kind, or of ranks that have failed less or more often,
-  // never match; 32767 is the least MPI allows, and kNoticeTag.
-  return static_cast<int>(failures_ % 2 * 2048 + sequence_ % 2048) * 8 +
-         static_cast<int>(operation_.kind);
+  // never match; 32767, the least MPI allows as the largest tag, is kNoticeTag.
+  const auto call = static_cast<int>(failures_ % 2 * 2048 + sequence_ % 2048) * 8 +
+                    static_cast<int>(operation_.kind);
+  // Ranks that call for different modules wait for each other until the timeout says what each
+  // does, instead of computing with the other's numbers.
+  return static_cast<int>(operation_.caller.hash() % caller_tags_) * kCallTags + call;
 }
 
 void MpiEngine::wait(Transfers& transfers) {

@@ -86,6 +86,8 @@ class MpiEngine final : public Engine {
   GroupInfo info_;
   PeerMessages messages_;
   std::vector<int> nodes_; // by rank in the group
+  static constexpr int kCallTags = 1 << 15; // tags that tell calls of one caller apart
+  std::uint32_t caller_tags_; // how many callers tags tell apart; as many as MPI has tags for
   std::uint32_t sequence_ = 0;
   Operation operation_;
   std::vector<std::byte> staging_;

@@ -17,12 +17,22 @@ namespace {
 /// No operation has this tag.
 constexpr int kNoticeTag = 32767;
 
+constexpr std::uint32_t kMostCallerTags = 4096;
+
+std::uint32_t largest_tag(MPI_Comm comm) {
+  void* value = nullptr;
+  int found = 0;
+  check_mpi(MPI_Comm_get_attr(comm, MPI_TAG_UB, &value, &found), "MPI_Comm_get_attr");
+  return found != 0 ? static_cast<std::uint32_t>(*static_cast<int*>(value)) : kNoticeTag;
+}
+
 } // namespace
 
 MpiEngine::MpiEngine(GroupInfo info, MPI_Comm comm, std::vector<int> nodes)
     : info_(std::move(info)),
       messages_(info_, comm),
       nodes_(std::move(nodes)),
+      caller_tags_(std::clamp((largest_tag(comm) + 1) / kCallTags, 1U, kMostCallerTags)),
       told_(info_.ranks.size()) {
   TESSERA_CHECK(static_cast<int>(nodes_.size()) == info_.size());
 }
