@@ -42,7 +42,8 @@ std::string_view name_of(ReduceOp reduce) {
 
 bool Operation::is_same_call(const Operation& other) const {
   return kind == other.kind && type == other.type && reduce == other.reduce &&
-         scale == other.scale && root == other.root && count == other.count && caller == other.caller;
+         scale == other.scale && root == other.root && count == other.count &&
+         caller == other.caller;
 }
 
 std::string Operation::text(std::uint32_t sequence) const {

@@ -57,8 +57,8 @@ struct Operation {
   /// Returns whether two ranks mean the same call. Memory is not compared, since each rank has its
   /// own.
   bool is_same_call(const Operation& other) const;
-  /// "all_reduce #2 of 10 elements of f32, sum, scale 1, root 0 for 'h.0.mlp'"; `sequence` counts the
-  /// group's operations.
+  /// "all_reduce #2 of 10 elements of f32, sum, scale 1, root 0 for 'h.0.mlp'"; `sequence` counts
+  /// the group's operations.
   std::string text(std::uint32_t sequence) const;
 };
 

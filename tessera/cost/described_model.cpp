@@ -210,8 +210,7 @@ void validate(const DescribedModel& model, const SizedModel& sizes) {
         "model: no layer has forward_seconds_per_sample; write measured seconds, or "
         "sequence_length, num_attention_heads and vocabulary_size, from which operators follow");
   }
-  if (sizes.num_key_value_heads > 0 &&
-      sizes.num_attention_heads % sizes.num_key_value_heads != 0) {
+  if (sizes.num_key_value_heads > 0 && sizes.num_attention_heads % sizes.num_key_value_heads != 0) {
     throw ConfigError(
         str("model: num_key_value_heads: found ",
             sizes.num_key_value_heads,

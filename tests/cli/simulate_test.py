@@ -114,6 +114,10 @@ def check_what_varies(folder):
 
 
 def check_refusals(folder):
+    simulate(folder, 1, "--pp", "1", "--dp", "1", "--jitter", "nan", fails="--jitter")
+    simulate(folder, 1, "--pp", "1", "--dp", "1", "--device-hours", "0", fails="--device-hours")
+    simulate(folder, 1, "--global-batch-size", "0", fails="--global-batch-size")
+    simulate(folder, 1, "--memory-limit", "0", fails="--memory-limit")
     simulate(folder, 2, "--pp", "2", fails="--pp and --dp belong together")
     simulate(folder, 1, "--pp", "2", "--dp", "1", fails="devices")
     simulate(

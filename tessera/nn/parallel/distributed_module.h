@@ -66,9 +66,9 @@ class DistributedModule : public torch::nn::Module {
   comm::Caller caller_; // "" outside of a model
 };
 
-/// A forward of a distributed module on this thread. Collectives that `Ranks` made in it start, also
-/// those of its backward, and products on a mesh carry the module's path, so that ranks that call
-/// different modules are an error instead of wrong numbers. Threads: the one that makes it.
+/// A forward of a distributed module on this thread. Collectives that `Ranks` made in it start,
+/// also those of its backward, and products on a mesh carry the module's path, so that ranks that
+/// call different modules are an error instead of wrong numbers. Threads: the one that makes it.
 class ForwardScope {
  public:
   explicit ForwardScope(const DistributedModule& module);
@@ -79,6 +79,5 @@ class ForwardScope {
  private:
   const comm::Caller* previous_;
 };
-
 
 } // namespace tessera::nn

@@ -31,8 +31,7 @@ std::string text_of(const WindowBlocks::Identity& product) {
       " in ",
       static_cast<at::ScalarType>(product.dtype),
       product.rows > 0 ? tessera::str(" with ", product.rows, " rows of its own") : "",
-      product.caller.name().empty() ? ""
-                                    : tessera::str(" for '", product.caller.name(), "'"));
+      product.caller.name().empty() ? "" : tessera::str(" for '", product.caller.name(), "'"));
 }
 
 } // namespace

@@ -151,6 +151,9 @@ TESSERA_MODULE(Either);
 TEST(PastTheInterface, RanksThatCallDifferentLayersOfOneShapeAreAnError) {
   for (const bool mesh : {false, true}) {
     for (const bool mpi : {false, true}) {
+      if (mesh && world_size() > 2) {
+        continue; // the ranks of the other mesh row would wait for those that have found out
+      }
       Config config = tp_config(1, world_size(), /*prescaled=*/true);
       if (mesh) {
         config.tensor_parallel_kind = config::TensorParallelKind::k2d;
@@ -165,10 +168,9 @@ TEST(PastTheInterface, RanksThatCallDifferentLayersOfOneShapeAreAnError) {
       const torch::NoGradGuard no_grad;
       model(samples(), true);
       const std::string said = error_of<Error>([&] { model(samples(), rank() != 1); });
-      EXPECT_THAT(said, HasSubstr(" for '")) << mesh << mpi;
+      EXPECT_THAT(said, HasSubstr(rank() != 1 ? " for 'a'" : " for 'b'")) << mesh << mpi;
       if (!mpi) {
-        EXPECT_THAT(said, HasSubstr(" for 'a'")) << mesh;
-        EXPECT_THAT(said, HasSubstr(" for 'b'")) << mesh;
+        EXPECT_THAT(said, HasSubstr(rank() != 1 ? " for 'b'" : " for 'a'")) << mesh;
       }
     }
   }

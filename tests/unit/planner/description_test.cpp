@@ -69,7 +69,7 @@ TEST(Description, AModelWithoutSecondsIsOneOfSizes) {
   json value = model();
   for (json& layer : value["layers"]) {
     layer.erase("forward_seconds_per_sample");
-    layer["output_elements_per_sample"] = 64;
+    layer["output_elements_per_sample"] = layer["kind"] == "lm_head" ? 512 : 64;
   }
   EXPECT_THAT(refusal_of_model(value), HasSubstr("vocabulary_size"));
   value["vocabulary_size"] = 32;
@@ -88,6 +88,31 @@ TEST(Description, AModelWithoutSecondsIsOneOfSizes) {
   EXPECT_THAT(read.measured_degrees("any"), testing::ElementsAre(1, 2));
   value["layers"][0]["output_elements_per_sample"] = 65;
   EXPECT_THAT(refusal_of_model(value), HasSubstr("write a multiple of sequence_length, 16"));
+}
+
+// One of two numbers that contradict each other is wrong, and prices would follow from both.
+TEST(Description, SizesThatContradictEachOtherAreRefused) {
+  json value = json::parse(R"({
+    "name": "m", "global_batch_size": 8, "sequence_length": 16, "num_attention_heads": 2,
+    "vocabulary_size": 32, "hidden_size": 4, "precision": "fp16",
+    "layers": [
+      {"name": "a", "kind": "transformer_layer", "parameters": 192,
+       "output_elements_per_sample": 64},
+      {"name": "b", "kind": "lm_head", "parameters": 128, "output_elements_per_sample": 512}]})");
+  EXPECT_EQ(refusal_of_model(value), "accepted");
+  const auto with = [&](const char* name, int wrong) {
+    json other = value;
+    other[name] = wrong;
+    return refusal_of_model(other);
+  };
+  EXPECT_THAT(with("vocabulary_size", 33), HasSubstr("vocabulary_size 33 are 528"));
+  EXPECT_THAT(with("hidden_size", 8), HasSubstr("4 for each of 16 tokens, but hidden_size is 8"));
+  EXPECT_THAT(with("num_key_value_heads", 3), HasSubstr("a divisor of num_attention_heads, 2"));
+  EXPECT_EQ(with("num_key_value_heads", 1), "accepted");
+  value["layers"][0]["parameters"] = 63;
+  EXPECT_THAT(refusal_of_model(value), HasSubstr("an attention 4 wide alone have 64"));
+  value["num_key_value_heads"] = 1; // half as many keys and values
+  EXPECT_EQ(refusal_of_model(value), "accepted");
 }
 
 TEST(Description, ReadsACluster) {

@@ -55,6 +55,7 @@ TEST(PriceTable, WhatDoesNotFitIsInfinite) {
 TEST(PriceTable, ErrorsNameTheLine) {
   const std::string head = "pp,dp,tp,mbs,layer_boundaries\n";
   EXPECT_THAT(refusal("pp,dp,tp,mbs\n"), HasSubstr("\"layer_boundaries\""));
+  EXPECT_THAT(refusal("pp,dp,tp,pp,mbs,layer_boundaries\n"), HasSubstr("\"pp\" stands twice"));
   EXPECT_THAT(
       refusal(head + "1,4,1,1,[0;4]\n1,4,1,x,[0;4]\n"),
       AllOf(HasSubstr("s.csv: line 3"), HasSubstr("mbs: found \"x\"")));
