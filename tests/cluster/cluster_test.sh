@@ -17,6 +17,7 @@ hosts=(a b c)
 slots=(2 1 1)
 rates=(1gbit 1gbit 100mbit)
 shares=(100 50 25)
+processors=(0 1 1)
 # shellcheck source=tests/cluster/emulate.sh
 . "$repository/tests/cluster/emulate.sh"
 

@@ -1,8 +1,9 @@
 # Sourced: an emulated cluster of several hosts on one machine. Network
 # namespaces joined by a bridge, links slowed by tc, hosts slowed by quotas of
 # processor time. Before: tessera=PROGRAM, and one entry a host in
-#   hosts=(a b)  slots=(2 1)  rates=(1gbit 100mbit)  shares=(100 50)
-# (shares: percent of one processor). After: `launch COMMAND...` runs it on every
+#   hosts=(a b)  slots=(2 1)  rates=(1gbit 100mbit)  shares=(100 50)  processors=(0 1)
+# (shares: percent of one processor; processors: where the host runs, so that hosts on different
+# ones do not take time from each other, and those on one have shares of at most 100). After: `launch COMMAND...` runs it on every
 # rank, $work is a folder of its own, everything is removed at the end.
 # Exit status 77: namespaces are not permitted here; nothing was tested.
 # shellcheck source=tests/cluster/hosts.sh
@@ -62,7 +63,10 @@ cat > "$work/agent" << AGENT
 #!/bin/bash
 host=\$1; shift
 [ ! -e "$work/group.\$host/cgroup.procs" ] || echo \$\$ > "$work/group.\$host/cgroup.procs"
-exec ip netns exec "$prefix\$host" unshare --uts sh -c "hostname \$host; \$*"
+case \$host in
+$(for i in "${!hosts[@]}"; do echo "${hosts[$i]}) cpu=${processors[$i]} ;;"; done)
+esac
+exec taskset -c "\$cpu" ip netns exec "$prefix\$host" unshare --uts sh -c "hostname \$host; \$*"
 AGENT
 chmod +x "$work/agent"
 for i in "${!hosts[@]}"; do
@@ -85,6 +89,6 @@ launch() {
   done
   unshare --mount sh -c "mount --bind '$work/names' /etc/hosts; $bind
     [ ! -e '$work/group.${hosts[0]}/cgroup.procs' ] || echo \$\$ > '$work/group.${hosts[0]}/cgroup.procs'
-    exec ip netns exec '$prefix${hosts[0]}' unshare --uts sh -c 'hostname ${hosts[0]}; exec \"\$@\"' _ \"\$@\"" _ \
+    exec taskset -c '${processors[0]}' ip netns exec '$prefix${hosts[0]}' unshare --uts sh -c 'hostname ${hosts[0]}; exec \"\$@\"' _ \"\$@\"" _ \
     "$tessera" launch -n 4 --hostfile "$work/hosts" --config "$work/launch.json" -- "$@"
 }

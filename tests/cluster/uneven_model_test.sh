@@ -14,6 +14,7 @@ hosts=(a b c d)
 slots=(1 1 1 1)
 rates=(200mbit 200mbit 200mbit 200mbit)
 shares=(45 45 45 45)
+processors=(0 0 1 1)
 # shellcheck source=tests/cluster/emulate.sh
 . "$repository/tests/cluster/emulate.sh"
 
