@@ -1,7 +1,5 @@
 #include "tessera/comm/caller.h"
 
-#include <algorithm>
-
 namespace tessera::comm {
 
 namespace {
@@ -9,27 +7,6 @@ namespace {
 thread_local Caller t_caller;
 
 } // namespace
-
-Caller Caller::of(std::string_view name) {
-  Caller caller;
-  const std::size_t most = caller.text.size() - 1; // a zero ends it
-  name.remove_prefix(name.size() - std::min(name.size(), most));
-  std::copy(name.begin(), name.end(), caller.text.begin());
-  return caller;
-}
-
-std::string_view Caller::name() const {
-  const auto* end = std::find(text.begin(), text.end(), '\0');
-  return {text.data(), static_cast<std::size_t>(end - text.begin())};
-}
-
-std::uint32_t Caller::hash() const {
-  std::uint32_t hash = 2166136261U; // FNV-1a
-  for (const char c : name()) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 16777619U;
-  }
-  return hash;
-}
 
 const Caller& current_caller() {
   return t_caller;

@@ -1,22 +1,8 @@
 #pragma once
 
-#include <array>
-#include <cstdint>
-#include <string_view>
+#include "tessera/comm/collective.h"
 
 namespace tessera::comm {
-
-/// The name of what starts a collective, such as a module's path; "" where nobody says. Ranks whose
-/// calls are alike in all but the caller would compute with each other's numbers.
-struct Caller {
-  std::array<char, 48> text{}; // the name's end, where it is longer; zeros behind it
-
-  static Caller of(std::string_view name);
-  std::string_view name() const;
-  /// A number that is equal on all ranks of one job for equal names.
-  std::uint32_t hash() const;
-  bool operator==(const Caller&) const = default;
-};
 
 /// Returns the caller that collectives of this thread are started for.
 const Caller& current_caller();

@@ -1,13 +1,12 @@
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "tessera/comm/caller.h"
 
 namespace tessera::comm {
 
@@ -31,6 +30,18 @@ std::size_t size_of(DataType type);
 std::string_view name_of(DataType type);
 std::string_view name_of(Collective kind);
 std::string_view name_of(ReduceOp reduce);
+
+/// The name of what starts a collective, such as a module's path; "" where nobody says. Ranks whose
+/// calls are alike in all but the caller would compute with each other's numbers.
+struct Caller {
+  std::array<char, 48> text{}; // the name's end, where it is longer; zeros behind it
+
+  static Caller of(std::string_view name);
+  std::string_view name() const;
+  /// A number that is equal on all ranks of one job for equal names.
+  std::uint32_t hash() const;
+  bool operator==(const Caller&) const = default;
+};
 
 /// One collective in terms of raw memory; what an Engine executes.
 ///

@@ -1,6 +1,7 @@
 #include "tessera/comm/process_group.h"
 
 #include "tessera/base/error.h"
+#include "tessera/comm/caller.h"
 
 namespace tessera::comm {
 

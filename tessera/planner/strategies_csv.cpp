@@ -71,16 +71,15 @@ class Table {
  public:
   Table(std::string origin, const Row& header) : origin_(std::move(origin)) {
     for (const std::string& cell : header) {
-      if (find(plain(cell)) >= 0) {
-        throw ConfigError(
-            str(origin_, ": column \"", plain(cell), "\" stands twice; write each name once"));
-      }
       names_.push_back(plain(cell));
     }
   }
 
   int find(const std::string& name) const {
     const auto found = std::find(names_.begin(), names_.end(), name);
+    if (found != names_.end() && std::find(found + 1, names_.end(), name) != names_.end()) {
+      throw ConfigError(str(origin_, ": column \"", name, "\" stands twice; write each name once"));
+    }
     return found == names_.end() ? -1 : static_cast<int>(found - names_.begin());
   }
 

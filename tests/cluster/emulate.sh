@@ -2,8 +2,8 @@
 # namespaces joined by a bridge, links slowed by tc, hosts slowed by quotas of
 # processor time. Before: tessera=PROGRAM, and one entry a host in
 #   hosts=(a b)  slots=(2 1)  rates=(1gbit 100mbit)  shares=(100 50)  processors=(0 1)
-# (shares: percent of one processor; processors: where the host runs, so that hosts on different
-# ones do not take time from each other, and those on one have shares of at most 100). After: `launch COMMAND...` runs it on every
+# (shares: percent of one processor; processors: which of those that this script may use the host
+# runs on, so that hosts on different ones take no time from each other). After: `launch COMMAND...` runs it on every
 # rank, $work is a folder of its own, everything is removed at the end.
 # Exit status 77: namespaces are not permitted here; nothing was tested.
 # shellcheck source=tests/cluster/hosts.sh
@@ -57,6 +57,11 @@ for i in "${!hosts[@]}"; do
   fi
 done
 [ ${#groups[@]} = 0 ] || echo "hosts ${hosts[*]} have ${shares[*]} % of a processor, links ${rates[*]}"
+
+mapfile -t allowed < <(python3 -c 'import os; print(*sorted(os.sched_getaffinity(0)), sep="\n")')
+for i in "${!hosts[@]}"; do
+  processors[i]=${allowed[$((processors[i] % ${#allowed[@]}))]}
+done
 
 # mpirun's way to another host: its namespace under its name, in its group.
 cat > "$work/agent" << AGENT

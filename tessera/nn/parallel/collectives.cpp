@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/caller.h"
 #include "tessera/comm/process_group.h"
 #include "tessera/nn/parallel/shard.h"
 #include "tessera/nn/parallel/skipped.h"

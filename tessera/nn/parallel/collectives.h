@@ -7,7 +7,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/comm/caller.h"
 #include "tessera/comm/collective.h"
 #include "tessera/nn/parallel/context.h"
 #include "tessera/nn/parallel/shard.h"

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "tessera/comm/caller.h"
+#include "tessera/comm/collective.h"
 #include "tessera/comm/process_group.h"
 
 namespace tessera::nn {

@@ -5,7 +5,7 @@
 
 #include <torch/nn/module.h>
 
-#include "tessera/comm/caller.h"
+#include "tessera/comm/collective.h"
 #include "tessera/nn/parallel/context.h"
 #include "tessera/nn/parallel/shard.h"
 

@@ -8,7 +8,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/comm/caller.h"
 #include "tessera/comm/collective.h"
 #include "tessera/comm/shared_memory/window.h"
 #include "tessera/nn/parallel/shard.h"
