@@ -41,7 +41,8 @@ if [ -z "$stopped" ] && [ "$status" -ne 0 ] && [ "$status" -ne 75 ]; then
     echo "$who ended with exit status $status" >&2
   fi
 fi
-[ ! -w "$ends" ] || echo "$status ${OMPI_COMM_WORLD_SIZE:-1}" >> "$ends" # run_ranks.h
+# A rank that was asked to end has not done its work, whatever its status.
+[ -n "$stopped" ] || [ ! -w "$ends" ] || echo "$status ${OMPI_COMM_WORLD_SIZE:-1}" >> "$ends" # run_ranks.h
 exit "$status")sh";
 
 namespace {

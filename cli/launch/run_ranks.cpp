@@ -69,8 +69,9 @@ RunOutcome run_ranks(const std::vector<std::string>& command, std::chrono::secon
   if (outcome.exit_status != 0 && !outcome.asked_to_end && ends.all_ended_well()) {
     std::fprintf(
         stderr,
-        "tessera: every rank ended with exit status 0, but mpirun with %d, as where a rank ends "
-        "without MPI_Finalize or mpirun misses that call; the run counts as done\n",
+        "tessera: mpirun ended with exit status %d although every rank ended with 0, as it does "
+        "when "
+        "a rank has not called MPI_Finalize; the run counts as done\n",
         outcome.exit_status);
     outcome.exit_status = 0;
   }

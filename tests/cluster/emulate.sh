@@ -2,8 +2,9 @@
 # namespaces joined by a bridge, links slowed by tc, hosts slowed by quotas of
 # processor time. Before: tessera=PROGRAM, and one entry a host in
 #   hosts=(a b)  slots=(2 1)  rates=(1gbit 100mbit)  shares=(100 50)  processors=(0 1)
-# (shares: percent of one processor; processors: which of those that this script may use the host
-# runs on, so that hosts on different ones take no time from each other). After: `launch COMMAND...` runs it on every
+# (shares: percent of one processor; processors: the one each host runs on, counted among those that
+# this script may use, so that hosts on different ones take no time from each other).
+# After: `launch COMMAND...` runs it on every
 # rank, $work is a folder of its own, everything is removed at the end.
 # Exit status 77: namespaces are not permitted here; nothing was tested.
 # shellcheck source=tests/cluster/hosts.sh

@@ -92,12 +92,23 @@ chmod +x "$work/bin/mpirun"
 out=$(PATH="$work/bin:$PATH" launch -n 2 -- sh -c 'echo "[$TESSERA_RANK_ENDS]"' 2>&1)
 status=$?
 expect "ranks that ended well" '^0$' "$status"
-expect "are a run that is done" '^tessera: every rank ended with exit status 0, but mpirun with 1' "$out"
+expect "are a run that is done" '^tessera: mpirun ended with exit status 1 although every rank ended with 0' "$out"
 expect "the file is none of the program's business" '^2$' "$(grep -c '^\[\]$' <<< "$out")"
 out=$(PATH="$work/bin:$PATH" launch -n 2 -- sh -c 'exit "$OMPI_COMM_WORLD_RANK"' 2>&1)
 status=$?
 expect "a rank that did not" '^1$' "$status"
 expect "is a run that failed" '^tessera: the run ended with exit status 1$' "$out"
+cat > "$work/bin/mpirun" << S
+#!/bin/sh
+"$(command -v mpirun)" "\$@" &
+sleep 2
+kill -USR1 \$!
+wait
+exit 1
+S
+out=$(PATH="$work/bin:$PATH" launch -n 2 -- sh -c 'trap "exit 0" TERM; while :; do sleep 0.1; done' 2>&1)
+status=$?
+expect "ranks that were asked to end are not done, with status 0 either" '^1$' "$status"
 
 # A host file with this machine: its slots, and more ranks than slots.
 echo "localhost slots=2" > "$work/hosts"
