@@ -139,6 +139,9 @@ struct TracedLayer {
   /// that are parameters of products, and holds what these need until its end.
   MostBytes deferring = {};
   double deferred_bytes_per_sample = 0;
+  /// The part of a backward's seconds that such a one computes when the other rank has its answer;
+  /// empty: none.
+  MicrobatchSeconds deferred_seconds = {};
   /// Of each buffer the largest of a stage's layers stands (graph::OperatorWork::buffer_bytes).
   std::array<MostBytes, 3> buffers = {};
   /// What selective recomputation leaves out of a second forward, and the bytes that it keeps for
@@ -158,6 +161,7 @@ struct TracedPart {
   std::vector<TracedLayer> layers; // as the `layers` of the model that the part belongs to
   /// The part of the first layer's seconds that runs behind the others.
   MicrobatchSeconds tail_seconds;
+  MicrobatchSeconds tail_deferred_seconds = {}; // as TracedLayer::deferred_seconds
   MicrobatchCollectives tail_collectives = {};
   /// As TracedLayer::working, of that part.
   MostBytes tail_working = {};

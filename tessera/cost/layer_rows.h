@@ -18,6 +18,9 @@ struct LayerRow {
   /// For each kind of device, without tensor-parallel traffic.
   std::vector<double> forward_seconds;
   std::vector<double> seconds; // forward, backward and recomputation
+  /// The part of them that a backward computes when it has answered the rank that waits for it, for
+  /// each kind of device; empty: none.
+  std::vector<double> deferred_seconds = {};
   PassCollectives exchanged;
   double output_bytes = 0;
   double parameters = 0;
@@ -44,6 +47,7 @@ struct LayerRows {
   std::vector<LayerRow> layers;
   /// The part of layer 0 that runs behind the last layer, for each kind of device; empty: none.
   std::vector<PassSeconds> tail_seconds;
+  std::vector<double> tail_deferred_seconds = {}; // as LayerRow::deferred_seconds
   PassCollectives tail_exchanged;
   double tail_working_bytes = 0;
   double held_gradient_bytes = 0; // TracedPart::held_gradient_bytes

@@ -121,11 +121,15 @@ LayerTable::LayerTable(
     add_offloading(cluster, strategy.activation_checkpointing, rows);
   }
   tail_ = std::move(rows.tail_seconds);
+  tail_deferred_ = std::move(rows.tail_deferred_seconds);
   for (std::size_t kind = 0; kind < cluster.kinds.size(); ++kind) {
     forward_.push_back(
         prefix_sums(rows.layers, [kind](const auto& row) { return row.forward_seconds[kind]; }));
     compute_.push_back(
         prefix_sums(rows.layers, [kind](const auto& row) { return row.seconds[kind]; }));
+    deferred_.push_back(prefix_sums(rows.layers, [kind](const auto& row) {
+      return row.deferred_seconds.empty() ? 0 : row.deferred_seconds[kind];
+    }));
     host_.push_back(prefix_sums(rows.layers, [kind](const auto& row) {
       return row.host_seconds.empty() ? 0 : row.host_seconds[kind];
     }));

@@ -84,6 +84,17 @@ class LayerTable {
     const auto& sums = forward_[at(kind)];
     return sums[at(last)] - sums[at(first)];
   }
+  /// Returns the part of compute_seconds that a backward computes when it has answered the rank
+  /// that waits for it: gradients of weights (Qi et al. 2023). What stage 0 computes last, its
+  /// layers without the tail, no rank waits for; there it is part of the backward.
+  double deferred_seconds(int kind, int first, int last) const {
+    const auto& sums = deferred_[at(kind)];
+    return sums[at(last)] - sums[at(first)];
+  }
+  /// Returns the same of the part that runs behind the last layer, on stage 0.
+  double tail_deferred_seconds(int kind) const {
+    return tail_deferred_.empty() ? 0 : tail_deferred_[at(kind)];
+  }
   /// Returns the part of layer 0's seconds that runs behind the last layer, on stage 0
   /// (DescribedModel::returns_home); 0 for other models.
   PassSeconds tail_seconds(int kind) const {
@@ -169,6 +180,8 @@ class LayerTable {
   std::vector<PassSeconds> tail_; // [kind]
   std::vector<std::vector<double>> compute_; // [kind], prefix sums
   std::vector<std::vector<double>> forward_;
+  std::vector<std::vector<double>> deferred_;
+  std::vector<double> tail_deferred_; // [kind]
   std::vector<std::vector<double>> host_; // [kind], prefix sums
   std::vector<double> collectives_;
   std::vector<double> tensors_;

@@ -41,6 +41,21 @@ double compute_seconds(const Inputs& inputs, int kind, int rank) {
   });
 }
 
+// Returns the seconds of a microbatch's backward in which no other rank waits.
+double deferred_seconds(const Inputs& inputs, int kind, int rank) {
+  if (inputs.strategy.pp == 1) {
+    return 0;
+  }
+  double sum = rank == 0 ? inputs.table.tail_deferred_seconds(kind) : 0;
+  for (int stage = std::max(rank, rank == 0 ? inputs.strategy.pp : 0);
+       stage < inputs.strategy.stages();
+       stage += inputs.strategy.pp) {
+    const auto [first, last] = inputs.strategy.layers_of(stage);
+    sum += inputs.table.deferred_seconds(kind, first, last);
+  }
+  return sum;
+}
+
 double waiting_seconds(const Inputs& inputs, int kind, int rank) {
   double sum = 0;
   for (int stage = rank; stage < inputs.strategy.stages(); stage += inputs.strategy.pp) {
@@ -145,6 +160,7 @@ void add_pipeline_seconds(const Inputs& inputs, StrategyCost& cost) {
   double slowest = -1;
   for (const std::vector<int>& kinds : links.pipelines) {
     double sum = 0;
+    double deferred = 0; // what the drain does not wait for
     double most = 0;
     double most_compute = 0;
     double most_tensor = 0;
@@ -154,6 +170,7 @@ void add_pipeline_seconds(const Inputs& inputs, StrategyCost& cost) {
       const double tensor = cost.stages[at(k)].tensor_seconds;
       const double waiting = waiting_seconds(inputs, kinds[at(k)], k);
       sum += compute + tensor + waiting;
+      deferred += deferred_seconds(inputs, kinds[at(k)], k);
       if (compute + tensor + waiting > most) {
         most = compute + tensor + waiting;
         most_waiting = waiting;
@@ -164,10 +181,11 @@ void add_pipeline_seconds(const Inputs& inputs, StrategyCost& cost) {
     const int turns = strategy.stages_per_rank;
     const double period = std::max(most, slowest_send);
     // In turns one of them fills and drains the pipeline, but a microbatch still passes all stages.
-    const double seconds = turns == 1 ? (microbatches - 1) * period + sum
-                                      : std::max(
-                                            microbatches * period + (sum - most) / turns,
-                                            (microbatches - 1) * period / turns + sum);
+    const double filled = turns == 1 ? (microbatches - 1) * period + sum
+                                     : std::max(
+                                           microbatches * period + (sum - most) / turns,
+                                           (microbatches - 1) * period / turns + sum);
+    const double seconds = deferred > 0 ? std::max(filled - deferred, microbatches * most) : filled;
     if (seconds > slowest) {
       slowest = seconds;
       cost.compute_seconds = microbatches * most_compute;

@@ -144,6 +144,10 @@ stall_seconds(const Cluster& cluster, const PlacementLinks& links, int stages, i
 /// ranks share the cores of a node, the pipeline takes at least as long as these
 /// cores need for the work of all its ranks.
 ///
+/// In a model that was traced, a backward that another rank waits for answers before it computes
+/// gradients of weights, w_i seconds of t_i (LayerTable::deferred_seconds). The drain does not wait
+/// for them: sum_i w_i is taken off, as long as T is no less than m max_i t_i.
+///
 /// Where pipeline ranks hold v stages in turns, t_i and e_i are those of all stages of rank i, and
 /// what fills and drains the pipeline is one of v turns, while a microbatch still passes all of
 /// them (decision 138). With P = max_i max(t_i, e_i):
@@ -156,9 +160,9 @@ stall_seconds(const Cluster& cluster, const PlacementLinks& links, int stages, i
 ///
 /// Units: seconds of one iteration, bytes of one device.
 /// Throws: ConfigError as validate(Strategy) and LayerTable.
-/// Source: Li et al. 2022, section 3.4; Narayanan et al. 2021, section 2.2 (a bubble of 1 / v). In
-/// the first e_i does not limit the period,
-/// links are not shared, and memory is not modelled.
+/// Source: Li et al. 2022, section 3.4; Narayanan et al. 2021, section 2.2 (a bubble of 1 / v); Qi
+/// et al. 2023 (the two halves of a backward). In the first e_i does not limit the period, links
+/// are not shared, and memory is not modelled.
 StrategyCost price(
     const DescribedModel& model,
     const Cluster& cluster,

@@ -26,6 +26,14 @@ PassSeconds seconds_of(
   return found->second.at(samples);
 }
 
+double deferred_seconds_of(
+    const MicrobatchSeconds& seconds,
+    const std::string& model,
+    const std::string& device,
+    int samples) {
+  return seconds.empty() ? 0 : seconds_of(seconds, model, device, samples).backward;
+}
+
 } // namespace
 
 LayerRows
@@ -71,6 +79,10 @@ traced_rows(const DescribedModel& model, const Cluster& cluster, const Strategy&
           keeps_products ? seconds_of(traced.given_seconds, model.name, kind.name, samples).forward
                          : 0;
       row.seconds.push_back(waits * ((recomputed ? 2 : 1) * pass.forward - given + pass.backward));
+      const double part = deferred > 0 ? row.deferred_bytes / deferred : 0;
+      row.deferred_seconds.push_back(
+          part * waits *
+          deferred_seconds_of(traced.deferred_seconds, model.name, kind.name, samples));
     }
     const auto exchanged = traced.collectives.find(samples);
     if (exchanged != traced.collectives.end()) {
@@ -88,6 +100,8 @@ traced_rows(const DescribedModel& model, const Cluster& cluster, const Strategy&
     for (const DeviceKind& kind : cluster.kinds) {
       rows.tail_seconds.push_back(
           seconds_of(part.tail_seconds, model.name, kind.name, group_samples));
+      rows.tail_deferred_seconds.push_back(
+          deferred_seconds_of(part.tail_deferred_seconds, model.name, kind.name, group_samples));
     }
   }
   const auto tail = part.tail_collectives.find(group_samples);

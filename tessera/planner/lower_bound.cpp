@@ -118,6 +118,16 @@ cost::HostPace LowerBound::least_holding(
   return may_wait ? cost::HostPace::kLevel : cost::HostPace::kAhead;
 }
 
+double LowerBound::deferred_seconds(const cost::Strategy& strategy, const cost::LayerTable& table)
+    const {
+  double most = 0;
+  for (const int kind : strategy.pp > 1 ? kinds_ : std::vector<int>{}) {
+    most = std::max(
+        most, table.deferred_seconds(kind, 0, table.layers()) + table.tail_deferred_seconds(kind));
+  }
+  return most;
+}
+
 double LowerBound::assigned_seconds(const cost::Strategy& strategy, const cost::LayerTable& table)
     const {
   const int layers = table.layers();
@@ -157,7 +167,7 @@ double LowerBound::assigned_seconds(const cost::Strategy& strategy, const cost::
   }
   problem.first_that_fits = [&fits](int stage, int last) { return fits[at(stage)][at(last)]; };
   const Assignment best = assign_layers(problem);
-  return best.boundaries.empty() ? kImpossible : best.seconds;
+  return best.boundaries.empty() ? kImpossible : best.seconds - deferred_seconds(strategy, table);
 }
 
 double LowerBound::spread_seconds(const cost::Strategy& strategy, const cost::LayerTable& table)
@@ -195,7 +205,7 @@ double LowerBound::spread_seconds(const cost::Strategy& strategy, const cost::La
   const int microbatches = strategy.microbatches(model_.global_batch_size);
   // Of all pipelines the one with the slowest devices has no more than its share of all speed.
   const double longest = (work + tensor / most_slow) * pipelines / capacity;
-  double seconds = (microbatches - 1) * longest + work + tensor;
+  double seconds = (microbatches - 1) * longest + work + tensor - deferred_seconds(strategy, table);
   double cores = 0;
   bool shared = true;
   for (const cost::Node& node : cluster_.nodes) {

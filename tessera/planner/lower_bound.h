@@ -38,6 +38,9 @@ class LowerBound {
  private:
   /// Returns the pace of hosts under which stages hold least, of those that some placement has.
   cost::HostPace least_holding(const cost::Strategy& strategy, const cost::LayerTable& table) const;
+  /// Returns the most by which gradients of weights that nobody waits for shorten a pipeline's
+  /// drain.
+  double deferred_seconds(const cost::Strategy& strategy, const cost::LayerTable& table) const;
   double assigned_seconds(const cost::Strategy& strategy, const cost::LayerTable& table) const;
   double spread_seconds(const cost::Strategy& strategy, const cost::LayerTable& table) const;
   /// Returns the seconds of tensor-parallel traffic in the first `last` layers at the least.

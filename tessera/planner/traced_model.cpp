@@ -133,7 +133,9 @@ class Layers {
       cost::TracedPart& part) const {
     std::vector<cost::PassSeconds> seconds(part.layers.size());
     std::vector<cost::PassSeconds> given(part.layers.size());
+    std::vector<double> deferred(part.layers.size(), 0);
     cost::PassSeconds tail;
+    double tail_deferred = 0;
     const graph::ForwardWork work = work_of(size);
     for (std::size_t i = 0; i < work.size(); ++i) {
       const cost::PassSeconds pass = cost::pass_seconds(work[i], speed, precision);
@@ -148,13 +150,19 @@ class Layers {
       if (is_tail(i)) {
         add(pass, tail);
       }
+      if (computes_weights_later(i, part)) {
+        // A product's backward is two products of its size.
+        (is_tail(i) ? tail_deferred : deferred[layer_[i]]) += pass.backward / 2;
+      }
     }
     add_gradient_sums(speed, seconds);
     for (std::size_t l = 0; l < seconds.size(); ++l) {
       part.layers[l].microbatch_seconds[kind.name][size] = seconds[l];
       part.layers[l].given_seconds[kind.name][size] = given[l];
+      part.layers[l].deferred_seconds[kind.name][size] = {.backward = deferred[l]};
     }
     part.tail_seconds[kind.name][size] = tail;
+    part.tail_deferred_seconds[kind.name][size] = {.backward = tail_deferred};
   }
 
   /// Adds the collectives of tensor-parallel ranks for a microbatch of `size` samples.
@@ -280,10 +288,21 @@ class Layers {
     }
   }
 
-  /// Returns whether the gradient of an operator's weight can be put off. Products on a mesh, which
-  /// ranks run together, compute theirs at once.
+  /// Returns whether the gradient of an operator's weight can be put off. Convolutions, and
+  /// products on a mesh, which ranks run together, compute theirs at once.
   bool defers_weights(std::size_t i) const {
-    return has_weights(i) && trace_.one_sample[i].name != "product";
+    const std::string& name = trace_.one_sample[i].name;
+    return has_weights(i) && name != "product" && name.find("conv") == std::string::npos;
+  }
+
+  /// Returns whether the gradient of an operator's weight is computed when the rank that waits for
+  /// the backward has its answer. Nobody waits for layer 0's first part; a weight that two parts of
+  /// the model use gets its gradient from the engine, and distributed products hide their exchange
+  /// behind their weight's.
+  bool computes_weights_later(std::size_t i, const cost::TracedPart& part) const {
+    const bool is_tied = is_tail(i) && part.held_gradient_bytes > 0;
+    return trace_.whole == nullptr && defers_weights(i) && (layer_[i] > 0 || is_tail(i)) &&
+           !is_tied;
   }
 
   /// Returns the bytes of gradients that do not grow with the samples and stand during all that

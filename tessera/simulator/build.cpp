@@ -32,10 +32,6 @@ network_links(const cost::Cluster& cluster, const cost::NodeLinks& pairs, double
   return links;
 }
 
-cost::PassSeconds slower(const cost::PassSeconds& a, const cost::PassSeconds& b) {
-  return {std::max(a.forward, b.forward), std::max(a.backward, b.backward)};
-}
-
 // Joins uses of one link of a path: its streams go over it twice.
 std::vector<LinkUse> joined(const std::vector<LinkUse>& uses) {
   std::vector<LinkUse> result;
@@ -122,6 +118,13 @@ int Pipelines::device_link(int rank, bool receives) const {
   return pair_link(places_.links().size(), false) + 2 * device + (receives ? 1 : 0);
 }
 
+Pipelines::Passes Pipelines::slower(const Passes& one, const Passes& other) {
+  return {
+      std::max(one.forward, other.forward),
+      std::max(one.backward, other.backward),
+      std::max(one.deferred, other.deferred)};
+}
+
 // Adds a rank to those on its node, which are of one kind and wait for the slowest of them.
 void Pipelines::add_share(const Share& share, std::vector<Share>& shares) {
   for (Share& known : shares) {
@@ -174,13 +177,20 @@ Pipelines::build_stage(const cost::PlacementLinks& links, int stage, int replica
         table.compute_seconds(kind, first, last) - forward +
             cost::waiting_seconds(table, cluster_, links, strategy_, kind, stage)};
     if (holds_tail) {
-      share.tail = table.tail_seconds(kind);
-      share.layers.forward -= share.tail.forward;
-      share.layers.backward -= share.tail.backward;
+      const auto [tail_forward, tail_backward] = table.tail_seconds(kind);
+      share.layers.forward -= tail_forward;
+      share.layers.backward -= tail_backward;
+      share.tail = {tail_forward, tail_backward, table.tail_deferred_seconds(kind)};
+      share.tail.backward -= share.tail.deferred;
     }
-    for (cost::PassSeconds* pass : {&share.layers, &share.tail}) {
+    if (stage > 0) { // nobody waits for the first one
+      share.layers.deferred = table.deferred_seconds(kind, first, last);
+      share.layers.backward -= share.layers.deferred;
+    }
+    for (Passes* pass : {&share.layers, &share.tail}) {
       pass->forward *= slowed;
       pass->backward *= slowed;
+      pass->deferred *= slowed;
     }
     run.layers = slower(run.layers, share.layers);
     run.tail = slower(run.tail, share.tail);
@@ -307,14 +317,18 @@ ReplicaWork Pipelines::work_of(int replica) const {
     work.figures.insert(work.figures.end(), {path.limit, static_cast<double>(path.uses.size())});
     work.uses.insert(work.uses.end(), path.uses.begin(), path.uses.end());
   };
+  const auto add_passes = [&work](const Passes& passes) {
+    work.figures.insert(work.figures.end(), {passes.forward, passes.backward, passes.deferred});
+  };
   for (int stage = 0; stage < strategy_.stages(); ++stage) {
     const StageRun& run = stage_run(stage, replica);
-    for (const cost::PassSeconds& pass : {run.layers, run.tail, run.exchange, run.tail_exchange}) {
-      add_seconds(pass);
-    }
+    add_passes(run.layers);
+    add_passes(run.tail);
+    add_seconds(run.exchange);
+    add_seconds(run.tail_exchange);
     for (const Share& share : run.shares) {
-      add_seconds(share.layers);
-      add_seconds(share.tail);
+      add_passes(share.layers);
+      add_passes(share.tail);
       work.figures.insert(
           work.figures.end(), {static_cast<double>(share.ranks), shares_cores(share) ? 1.0 : 0.0});
     }

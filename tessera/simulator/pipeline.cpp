@@ -169,6 +169,14 @@ double Pipelines::seconds_of(const Ranks& ranks, const Task& task) const {
   return 0;
 }
 
+template <typename Ranks>
+double Pipelines::deferred_seconds_of(const Ranks& ranks, const Task& task) {
+  if (task.forward || task.part == Part::kRelay) {
+    return 0;
+  }
+  return task.part == Part::kTail ? ranks.tail.deferred : ranks.layers.deferred;
+}
+
 double Pipelines::exchange_seconds_of(const StageRun& stage, const Task& task) {
   switch (task.part) {
     case Part::kLayers:
@@ -195,6 +203,7 @@ void Pipelines::try_start(int rank, int replica) {
   here.ready.pop_back();
   here.busy = true;
   here.running = task;
+  here.answered = false;
   here.started = now_;
   if (begins) {
     ++stage.in_flight;
@@ -218,32 +227,71 @@ double Pipelines::compute(int rank, int replica) {
   const StageRun& stage = stage_run(relays ? rank : task.stage, replica);
   const std::vector<Share>& shares = stage.shares;
   const Then ends = {Then::Kind::kTaskEnds, unit_of(rank, replica)};
+  here.factors.clear();
   if (!stage.on_cores) {
     const double factor = relays ? 1 : drawn_factor(strategy_.tp);
+    here.factors.push_back(factor);
     const double seconds = seconds_of(stage, task) * factor + exchange_seconds_of(stage, task);
     at_time(now_ + seconds, ends);
-    return seconds;
+    return seconds + deferred_seconds_of(stage, task) * factor;
   }
   const Then computed = {Then::Kind::kComputed, unit_of(rank, replica)};
   here.parts_left = static_cast<int>(shares.size());
   for (std::size_t i = 0; i < shares.size(); ++i) {
     const double factor = relays ? 1 : drawn_factor(shares[i].ranks);
-    const double seconds = seconds_of(shares[i], task) * factor;
-    if (shares_cores(shares[i])) {
-      // Ranks that compute at the same time share the cores of their host.
-      const Path& path = here.cores[i];
-      flow(seconds * kComputation, path.uses, path.limit, computed);
-    } else {
-      at_time(now_ + seconds, computed);
-    }
+    here.factors.push_back(factor);
+    compute_a_part(here, shares[i], i, seconds_of(shares[i], task) * factor, computed);
   }
   return 0;
+}
+
+void Pipelines::compute_a_part(
+    const Unit& here,
+    const Share& share,
+    std::size_t index,
+    double seconds,
+    Then computed) {
+  if (shares_cores(share)) {
+    // Ranks that compute at the same time share the cores of their host.
+    const Path& path = here.cores[index];
+    flow(seconds * kComputation, path.uses, path.limit, computed);
+  } else {
+    at_time(now_ + seconds, computed);
+  }
+}
+
+bool Pipelines::compute_deferred(int rank, int replica) {
+  Unit& here = unit(rank, replica);
+  const Task& task = here.running;
+  if (task.part == Part::kRelay) {
+    return false;
+  }
+  const StageRun& stage = stage_run(task.stage, replica);
+  if (deferred_seconds_of(stage, task) == 0) {
+    return false;
+  }
+  if (!stage.on_cores) {
+    const double seconds = deferred_seconds_of(stage, task) * here.factors.front();
+    at_time(now_ + seconds, {Then::Kind::kTaskEnds, unit_of(rank, replica)});
+    return true;
+  }
+  here.parts_left = static_cast<int>(stage.shares.size());
+  for (std::size_t i = 0; i < stage.shares.size(); ++i) {
+    const double seconds = deferred_seconds_of(stage.shares[i], task) * here.factors[i];
+    compute_a_part(
+        here, stage.shares[i], i, seconds, {Then::Kind::kComputed, unit_of(rank, replica)});
+  }
+  return true;
 }
 
 // Exchanges follow the computation; measured ones were measured with all ranks at work.
 void Pipelines::computed_a_part(int index) {
   Unit& here = units_[at(index)];
   if (--here.parts_left > 0) {
+    return;
+  }
+  if (here.answered) {
+    finish(index);
     return;
   }
   const StageRun& stage = stage_run(here.running.stage, index % strategy_.dp);
@@ -260,6 +308,12 @@ void Pipelines::finish(int index) {
   const int replica = index % strategy_.dp;
   Unit& here = units_[at(index)];
   const Task task = here.running;
+  const bool answers = !task.forward && !here.answered;
+  if (answers && compute_deferred(rank, replica)) {
+    here.answered = true;
+    answer(rank, replica, task);
+    return;
+  }
   here.busy = false;
   if (task.part != Part::kRelay) {
     if (options_.keep_events) {
@@ -280,6 +334,9 @@ void Pipelines::finish(int index) {
   if (task.forward) {
     after_forward(rank, replica, task);
   } else {
+    if (answers) {
+      answer(rank, replica, task);
+    }
     after_backward(rank, replica, task);
   }
   ask_schedule(replica);
@@ -313,7 +370,7 @@ void Pipelines::after_forward(int rank, int replica, const Task& task) {
   }
 }
 
-void Pipelines::after_backward(int rank, int replica, const Task& task) {
+void Pipelines::answer(int rank, int replica, const Task& task) {
   Task next = {.forward = false, .microbatch = task.microbatch};
   if (task.part == Part::kRelay) {
     next.stage = task.stage;
@@ -325,19 +382,27 @@ void Pipelines::after_backward(int rank, int replica, const Task& task) {
     send(0, strategy_.pp - 1, replica, strategy_.stages(), next);
     return;
   }
+  if (task.stage == 0) {
+    return;
+  }
+  next.stage = task.stage - 1;
+  const int to = rank_of(next.stage);
+  if (returns_home_ && rank > 0 && to > 0) {
+    next.part = Part::kRelay;
+    send(rank, 0, replica, task.stage, next);
+  } else {
+    send(rank, to, replica, task.stage, next);
+  }
+}
+
+void Pipelines::after_backward(int rank, int replica, const Task& task) {
+  if (task.part != Part::kLayers) {
+    return;
+  }
   --stage_run(task.stage, replica).in_flight;
   sample_memory(rank, replica, -1);
   if (task.stage == 0) {
     set_state(replica, task.microbatch, State::kDone);
-  } else {
-    next.stage = task.stage - 1;
-    const int to = rank_of(next.stage);
-    if (returns_home_ && rank > 0 && to > 0) {
-      next.part = Part::kRelay;
-      send(rank, 0, replica, task.stage, next);
-    } else {
-      send(rank, to, replica, task.stage, next);
-    }
   }
   end_backward(task.stage, replica);
 }

@@ -55,12 +55,19 @@ class Pipelines {
              std::tie(other.forward, other.microbatch, other.part, other.stage);
     }
   };
+  // Seconds of a forward and of its backward. When a backward has answered the rank that waits for
+  // it, it computes gradients of weights for so many more.
+  struct Passes {
+    double forward = 0;
+    double backward = 0;
+    double deferred = 0;
+  };
   // The ranks of a unit on one node.
   struct Share {
     int node = 0;
     int ranks = 0;
-    cost::PassSeconds layers = {};
-    cost::PassSeconds tail = {};
+    Passes layers = {};
+    Passes tail = {};
   };
   // A way of a message: consecutive tensor-parallel ranks on the same two nodes send as one flow,
   // but inside a node, where each of them has its own links.
@@ -80,8 +87,8 @@ class Pipelines {
     std::vector<Share> shares;
     bool on_cores = false; // whether some of its nodes have ranks that share cores
     // Of the slowest of its ranks.
-    cost::PassSeconds layers;
-    cost::PassSeconds tail;
+    Passes layers;
+    Passes tail;
     cost::PassSeconds exchange; // among tensor-parallel ranks; not included in `layers`
     cost::PassSeconds tail_exchange;
     double optimizer_seconds = 0;
@@ -95,6 +102,8 @@ class Pipelines {
     std::vector<Task> ready; // the preferred one last
     bool busy = false;
     Task running;
+    bool answered = false; // the running backward, which computes what it deferred
+    std::vector<double> factors; // that were drawn for the running task, by share
     double started = 0;
     int parts_left = 0; // of the running task, on nodes whose ranks share cores
     double peak_bytes = 0;
@@ -185,6 +194,7 @@ class Pipelines {
   int cores_link(int node) const;
   int pair_link(int pair, bool descending) const;
   int device_link(int rank, bool receives) const;
+  static Passes slower(const Passes& one, const Passes& other);
   static void add_share(const Share& share, std::vector<Share>& shares);
   void build_stages(const cost::PlacementLinks& links);
   StageRun build_stage(const cost::PlacementLinks& links, int stage, int replica) const;
@@ -205,16 +215,29 @@ class Pipelines {
   void try_start(int rank, int replica);
   template <typename Ranks> // StageRun or Share
   double seconds_of(const Ranks& ranks, const Task& task) const;
+  template <typename Ranks>
+  static double deferred_seconds_of(const Ranks& ranks, const Task& task);
   /// Returns how many times as long as estimated the slowest of `ranks` computes.
   double drawn_factor(int ranks);
   double slowdown(int rank, int replica, int tensor) const;
   /// Runs the computation of a unit's task on all of its ranks. Returns the seconds that it takes;
   /// 0 where ranks share cores, since nobody knows them yet.
   double compute(int rank, int replica);
+  /// Runs the computation of a unit's task on the ranks of one share.
+  void compute_a_part(
+      const Unit& here,
+      const Share& share,
+      std::size_t index,
+      double seconds,
+      Then computed);
+  /// Computes what the unit's backward deferred, if anything. Returns whether there is something.
+  bool compute_deferred(int rank, int replica);
   void computed_a_part(int unit);
   static double exchange_seconds_of(const StageRun& stage, const Task& task);
   void finish(int unit);
   void after_forward(int rank, int replica, const Task& task);
+  /// Sends what a backward made for the stage before.
+  void answer(int rank, int replica, const Task& task);
   void after_backward(int rank, int replica, const Task& task);
   void end_backward(int stage, int replica);
   /// Sends the activation (or its gradient) between stages `cut` - 1 and `cut`; the task is ready

@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include <unistd.h>
+
 #include "tessera/base/error.h"
 #include "tessera/comm/group_setup.h"
 #include "tessera/comm/tags.h"
@@ -72,6 +74,17 @@ std::string map_neighbours(comm::World& world, std::vector<Peer>& peers, int sel
   return failure;
 }
 
+// Returns the processes of this rank and of its neighbours.
+std::vector<int> processes_of(const std::vector<Peer>& peers) {
+  std::vector<int> processes = {static_cast<int>(::getpid())};
+  for (const Peer& peer : peers) {
+    if (peer.process) {
+      processes.push_back(peer.process->pid());
+    }
+  }
+  return processes;
+}
+
 } // namespace
 
 TransportPtr
@@ -96,12 +109,13 @@ make_transport(comm::World& world, const std::vector<int>& peers, const Options&
     }
   }
   channel.wake = [own = self.mapping] { own->control().thread.raise(); };
-  parts.channel = mpi::make_mpi_channel(std::move(channel));
   // No rank goes on before all have mapped all segments, and all fail when one does.
   const std::string failure = map_neighbours(world, parts.peers, parts.self, rings);
   comm::throw_first_error(world, ranks, failure, comm::kTransportSetupTag);
+  parts.may_spin = core_for_each(world.local_size(), processes_of(parts.peers));
+  channel.crowded = !parts.may_spin;
+  parts.channel = mpi::make_mpi_channel(std::move(channel));
   parts.zero_copy_share = options.zero_copy_share;
-  parts.may_spin = core_for_each(world.local_size());
   parts.drain = std::min(world.options().timeout, kLongestDrain);
   return std::make_unique<Mailbox>(std::move(parts));
 }

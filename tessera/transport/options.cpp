@@ -1,6 +1,10 @@
 #include "tessera/transport/options.h"
 
+#include <cstddef>
+
 #include <unistd.h>
+
+#include <sched.h>
 
 #include "tessera/base/error.h"
 
@@ -22,8 +26,21 @@ void validate(const Options& options) {
   }
 }
 
-bool core_for_each(int local_ranks) {
-  return ::sysconf(_SC_NPROCESSORS_ONLN) >= local_ranks;
+bool core_for_each(int local_ranks, const std::vector<int>& processes) {
+  if (::sysconf(_SC_NPROCESSORS_ONLN) < local_ranks) {
+    return false;
+  }
+  cpu_set_t together;
+  CPU_ZERO(&together);
+  for (const int process : processes) {
+    cpu_set_t allowed;
+    CPU_ZERO(&allowed);
+    if (::sched_getaffinity(process, sizeof allowed, &allowed) != 0) {
+      return true; // it has ended, or the machine has more cores than a set holds
+    }
+    CPU_OR(&together, &together, &allowed);
+  }
+  return static_cast<std::size_t>(CPU_COUNT(&together)) >= processes.size();
 }
 
 } // namespace tessera::transport

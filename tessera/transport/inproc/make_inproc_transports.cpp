@@ -30,7 +30,7 @@ std::vector<TransportPtr> make_inproc_transports(int size, const Options& option
     parts.self = rank;
     parts.channel = std::make_unique<inproc::InprocChannel>(rank, bulks);
     parts.zero_copy_share = options.zero_copy_share;
-    parts.may_spin = core_for_each(size);
+    parts.may_spin = core_for_each(size, {});
     transports.push_back(std::make_unique<Mailbox>(std::move(parts)));
   }
   return transports;

@@ -153,6 +153,7 @@ inline TracedPart drawn_part(Draw& draw, std::size_t layers, int batch, int degr
     const double forward = draw.size(1e-4, 1e-2) / degree;
     layer.microbatch_seconds = seconds(forward);
     layer.given_seconds = seconds(forward / 2);
+    layer.deferred_seconds = seconds(degree > 1 ? 0 : forward / 3);
     layer.kept_bytes_per_sample = draw.size(1e5, 1e8);
     const double working = draw.size(1e4, 1e7);
     layer.working = SampleBytes{working, 1e5};

@@ -66,6 +66,59 @@ TEST(TracedModel, SecondsAreThoseOfItsOperators) {
   EXPECT_EQ(whole.tail_seconds.at("cpu").size(), 4u);
 }
 
+TEST(TracedModel, GradientsOfWeightsComeLaterWhereTheirProductsLetThem) {
+  const auto product = [](graph::OperatorWork& one, double batch) {
+    one.name = "aten::linear";
+    one.kind = graph::OperatorWork::Kind::kProduct;
+    one.count = 1;
+    one.rows = 10 * batch;
+    one.inner = 100;
+    one.columns = 100;
+  };
+  ModelTrace model = small_language_model(3);
+  for (const std::size_t i : {1, 3, 4}) { // two blocks and the head
+    product(model.one_sample[i], 1);
+    product(model.two_samples[i], 2);
+  }
+  const auto deferred = [](const ModelTrace& model) {
+    const auto described = describe_traced(model, measured_cluster(2));
+    const cost::TracedPart& whole = described.traced()->whole;
+    std::vector<double> parts;
+    for (const cost::TracedLayer& layer : whole.layers) {
+      parts.push_back(layer.deferred_seconds.at("cpu").at(2).backward);
+    }
+    parts.push_back(whole.tail_deferred_seconds.at("cpu").at(2).backward);
+    return parts;
+  };
+  const double half =
+      cost::pass_seconds(
+          model.two_samples[1], measured_cluster(2).kinds[0].speed, cost::Precision::kFull)
+          .backward /
+      2;
+  ASSERT_GT(half, 0);
+  // Nobody waits for the home's first part.
+  EXPECT_THAT(deferred(model), ElementsAre(0, half, 0, half, half));
+  // Of a weight that the embedding uses too the engine adds the parts.
+  ModelTrace tied = model;
+  for (auto* work : {&tied.one_sample, &tied.two_samples}) {
+    for (std::size_t i = 1; i < 4; ++i) {
+      (*work)[i].gradient_bytes += 4000; // the head's gradient, which waits for the embedding's
+    }
+  }
+  EXPECT_THAT(deferred(tied), ElementsAre(0, half, 0, half, 0));
+  ModelTrace convolution = model;
+  convolution.one_sample[1].name = convolution.two_samples[1].name = "aten::conv2d";
+  EXPECT_THAT(deferred(convolution), ElementsAre(0, 0, 0, half, half));
+  ModelTrace mesh = model;
+  mesh.one_sample[3].name = mesh.two_samples[3].name = "product";
+  EXPECT_THAT(deferred(mesh), ElementsAre(0, half, 0, 0, half));
+  // Attention's products, of which there are more with more samples, have no weights.
+  ModelTrace attention = model;
+  attention.two_samples[1].count = 2;
+  attention.two_samples[1].rows = 10;
+  EXPECT_THAT(deferred(attention), ElementsAre(0, 0, 0, half, half));
+}
+
 TEST(TracedModel, GradientsOfMoreElementsThanWereMeasuredAreAddedInProportion) {
   ModelTrace model = small_language_model(3);
   const auto backward = [&] {

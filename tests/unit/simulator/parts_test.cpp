@@ -147,6 +147,97 @@ TEST(Parts, WhatGoesBetweenTwoStagesOfAHomeIsRelayed) {
   EXPECT_EQ(backwards[0].rank, 0);
 }
 
+// Three layers on devices of their own; of a backward of 2 ms the last 0.8 are gradients of
+// weights, and of the tail's 1.2 ms the last 0.5.
+class PutOff : public testing::Test {
+ protected:
+  PutOff() {
+    cost::TracedModel traced;
+    for (std::size_t i = 0; i < model_.layers.size(); ++i) {
+      cost::TracedLayer layer;
+      layer.microbatch_seconds["fast"][1] = {1e-3, 2e-3};
+      layer.deferred_seconds["fast"][1] = {0, i > 0 ? 0.8e-3 : 0};
+      layer.deferred_bytes_per_sample = i > 0 ? 1e3 : 0;
+      traced.whole.layers.push_back(layer);
+    }
+    traced.whole.tail_seconds["fast"][1] = {0.6e-3, 1.2e-3};
+    traced.whole.tail_deferred_seconds["fast"][1] = {0, 0.5e-3};
+    model_.source = traced;
+    model_.returns_home = true;
+    model_.global_batch_size = 1;
+    cluster_.kinds.pop_back();
+    strategy_.activation_checkpointing = false;
+  }
+
+  cost::DescribedModel model_ = sending({0, 0, 0});
+  cost::Cluster cluster_ = single_devices(3);
+  cost::Strategy strategy_ = small_strategy(3, 1, 1, 1, 3);
+};
+
+TEST_F(PutOff, WeightsAreNothingThatOtherRanksWaitFor) {
+  const auto result = simulate(model_, cluster_, strategy_, bare());
+  // Forwards, the tail's backward up to its answer, those of ranks 2 and 1, and all of layer 0's.
+  EXPECT_NEAR(result.iteration_seconds, (3 + 0.7 + 1.2 + 1.2 + 0.8) * 1e-3, 1e-9);
+  EXPECT_THAT(
+      texts_of(result, "backward"),
+      testing::ElementsAre(
+          "stage 0 of 0, 0: 3 to 4.2, 0",
+          "stage 2 of 2, 0: 3.7 to 5.7, 0",
+          "stage 1 of 1, 0: 4.9 to 6.9, 0",
+          "stage 0 of 0, 0: 6.1 to 6.9, 0"));
+  // All that ranks compute is counted.
+  EXPECT_NEAR(result.bubble_share, 1 - 9 / (3 * 6.9), 1e-6);
+  const double estimated = cost::price(model_, cluster_, strategy_, bare().constants).seconds;
+  EXPECT_NEAR(estimated, result.iteration_seconds, 1e-9);
+}
+
+TEST_F(PutOff, SharedCoresComputeThemToo) {
+  cost::Cluster one = small_cluster(1, 0);
+  one.kinds.pop_back();
+  one.nodes[0].count = 3;
+  one.nodes[0].cores = 1;
+  // No two ranks work at one time but for what is put off, which then takes cores from the others.
+  EXPECT_NEAR(simulate(model_, one, strategy_, bare()).iteration_seconds, 9e-3, 1e-9);
+  one.nodes[0].cores = 3;
+  EXPECT_NEAR(simulate(model_, one, strategy_, bare()).iteration_seconds, 6.9e-3, 1e-9);
+}
+
+TEST_F(PutOff, ADeviceHasNextToDoWhenTheyAreComputed) {
+  // Two microbatches on two ranks: the second backward of rank 1 waits for the first one's weights.
+  model_.layers.resize(2);
+  auto traced = *model_.traced();
+  traced.whole.layers.resize(2);
+  traced.whole.tail_seconds["fast"][1] = {0, 0};
+  traced.whole.tail_deferred_seconds["fast"][1] = {0, 0};
+  model_.source = traced;
+  model_.global_batch_size = 2;
+  strategy_ = small_strategy(2, 1, 1, 1, 2);
+  strategy_.activation_checkpointing = false;
+  strategy_.active_microbatches = 2;
+  cluster_.nodes.pop_back();
+  const auto result = simulate(model_, cluster_, strategy_, bare());
+  std::vector<std::string> of_rank_1;
+  for (const std::string& text : texts_of(result, "backward")) {
+    if (text.find("stage 1") == 0) {
+      of_rank_1.push_back(text);
+    }
+  }
+  EXPECT_THAT(
+      of_rank_1, testing::ElementsAre("stage 1 of 1, 0: 3 to 5, 0", "stage 1 of 1, 1: 5 to 7, 0"));
+}
+
+TEST_F(PutOff, RecomputedLayersPutOffWhatTheirMemoryHolds) {
+  strategy_.activation_checkpointing = true;
+  auto traced = *model_.traced();
+  for (std::size_t i = 1; i < traced.whole.layers.size(); ++i) {
+    model_.layers[i].output_elements_per_sample = 0; // what a recomputed layer keeps
+  }
+  model_.source = traced;
+  const auto result = simulate(model_, cluster_, strategy_, bare());
+  // Forwards, the tail's backward up to its answer, and of the others also a second forward.
+  EXPECT_NEAR(result.iteration_seconds, (3 + 0.7 + 3 + 3 + 0.8) * 1e-3, 1e-9);
+}
+
 // Four replicas of 2 million parameters: 8 MB over a ring of four in 12 ms and six steps of 1 ms.
 class FourReplicas : public testing::Test {
  protected:
