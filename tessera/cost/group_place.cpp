@@ -13,15 +13,33 @@ NodeLinks::NodeLinks(const Cluster& cluster) {
     };
     // The first of several links of one pair counts, as in Cluster::between.
     const auto [place, is_first] = number_.emplace(std::minmax(link.first, link.second), -1);
+    if (is_first && link.latency_seconds > 0) {
+      latency_.emplace(place->first, link.latency_seconds);
+    }
     if (is_first && link.bytes_per_s < std::min(network(link.first), network(link.second))) {
       place->second = size();
       bytes_per_s_.push_back(link.bytes_per_s);
+    }
+  }
+  for (int n = 0; n < static_cast<int>(cluster.nodes.size()); ++n) {
+    if (cluster.nodes[at(n)].latency_seconds > 0) {
+      latency_.emplace(std::pair(n, n), cluster.nodes[at(n)].latency_seconds);
     }
   }
   for (const NodeGroup& group : cluster.groups) {
     groups_.emplace_back(group.nodes, size());
     bytes_per_s_.push_back(group.bytes_per_s);
   }
+}
+
+double NodeLinks::latency_seconds(int from, int to) const {
+  const auto found = latency_.find(std::minmax(from, to));
+  return found == latency_.end() ? 0 : found->second;
+}
+
+double message_latency(const NodeLinks& links, int from, int to, const Constants& constants) {
+  const double said = links.latency_seconds(from, to);
+  return said > 0 ? said : constants.link_latency_seconds;
 }
 
 std::vector<NodeLinks::Passed> NodeLinks::between(int from, int to) const {
@@ -130,13 +148,19 @@ std::vector<int> Places::across(const std::vector<int>& stages, int replica, int
 }
 
 StepSeconds step_seconds(const NodeSet& nodes, const Cluster& cluster, const Constants& constants) {
-  StepSeconds step = {.between = 0, .inside = constants.device_latency_seconds};
+  StepSeconds step = {.between = 0, .inside = 0};
   for (const int n : nodes) {
-    const double latency = cluster.nodes[at(n)].network_latency_seconds;
-    if (latency == 0) {
-      return {constants.link_latency_seconds, constants.link_latency_seconds};
-    }
-    step.between = std::max(step.between, latency);
+    const Node& node = cluster.nodes[at(n)];
+    const bool between = node.network_latency_seconds > 0;
+    // A measured cluster's latencies are in the constant, and its collectives were measured.
+    const bool inside = node.latency_seconds > 0 && !cluster.measured;
+    step.between = std::max(
+        step.between, between ? node.network_latency_seconds : constants.link_latency_seconds);
+    step.inside = std::max(
+        step.inside,
+        inside    ? node.latency_seconds
+        : between ? constants.device_latency_seconds
+                  : constants.link_latency_seconds);
   }
   return step;
 }

@@ -36,6 +36,9 @@ class NodeLinks {
   /// Returns the links that a flow between two different nodes passes; empty when their networks
   /// alone bound it.
   std::vector<Passed> between(int from, int to) const;
+  /// Returns the time from sending to receiving a short message between devices of two nodes, or of
+  /// one; 0 where the cluster does not say.
+  double latency_seconds(int from, int to) const;
   /// Returns the links between any two of these nodes: of a group, what leads out of it counts
   /// once, since a collective visits the nodes of a group one after the other.
   std::vector<int> among(const NodeSet& nodes) const;
@@ -44,7 +47,12 @@ class NodeLinks {
   std::map<std::pair<int, int>, int> number_; // (lower node, higher node) -> link
   std::vector<std::pair<NodeSet, int>> groups_; // nodes of a group, and its link
   std::vector<double> bytes_per_s_;
+  std::map<std::pair<int, int>, double> latency_; // (lower node, higher node) -> seconds, if said
 };
+
+/// Returns the latency of a message between devices of two nodes, or of one: as their cluster says,
+/// else Constants::link_latency_seconds.
+double message_latency(const NodeLinks& links, int from, int to, const Constants& constants);
 
 /// Where a group of ranks is placed.
 struct GroupPlace {
@@ -56,8 +64,10 @@ struct GroupPlace {
   std::vector<int> links;
 };
 
-/// Returns the time of a step of collectives on these nodes. Where their cluster does not say what
-/// one between nodes takes, all take Constants::link_latency_seconds.
+/// Returns the time of a step of collectives on these nodes. One inside of a node takes as long as
+/// its devices' messages, where the file of a cluster says that; else, where the file says what one
+/// between nodes takes, Constants::device_latency_seconds. What it does not say takes
+/// Constants::link_latency_seconds.
 StepSeconds step_seconds(const NodeSet& nodes, const Cluster& cluster, const Constants& constants);
 
 /// The places of a strategy's ranks. Keeps references to both arguments. Threads: any.

@@ -125,6 +125,16 @@ double slowest_of(const std::vector<Flow>& flows, const Cluster& cluster, const 
   return slowest;
 }
 
+// Returns the latency of the slowest of these messages.
+double
+longest_latency(const std::vector<Flow>& flows, const Places& places, const Constants& constants) {
+  double longest = 0;
+  for (const auto& [from, to] : flows) {
+    longest = std::max(longest, message_latency(places.links(), from, to, constants));
+  }
+  return longest;
+}
+
 // Returns the rate at which a group's ring goes that has all links to itself.
 double alone_bytes_per_s(const GroupPlace& group, const Cluster& cluster, const NodeLinks& links) {
   const auto one = [](int /*place*/) { return 1.0; };
@@ -217,6 +227,8 @@ PlacementLinks place(const Strategy& strategy, const Cluster& cluster, const Con
     links.tensor_bytes_per_s *= constants.link_efficiency;
     links.next_bytes_per_s = slowest_of(next, cluster, places) * constants.link_efficiency;
     links.home_bytes_per_s = slowest_of(home, cluster, places) * constants.link_efficiency;
+    links.next_latency_seconds = longest_latency(next, places, constants);
+    links.home_latency_seconds = longest_latency(home, places, constants);
     result.stages.push_back(links);
   }
   const std::set<std::vector<int>> pipelines(kinds_of.begin(), kinds_of.end());
@@ -269,19 +281,21 @@ double send_seconds(
     const Strategy& strategy,
     int stage,
     double bytes,
-    bool returns_home,
-    const Constants& constants) {
+    bool returns_home) {
   const int rank = stage % strategy.pp;
   const int next = (stage + 1) % strategy.pp;
-  const double latency = constants.link_latency_seconds;
-  const auto home = [&](int k) { return bytes / links.stages[at(k)].home_bytes_per_s + latency; };
+  const auto home = [&](int k) {
+    const StageLinks& own = links.stages[at(k)];
+    return bytes / own.home_bytes_per_s + own.home_latency_seconds;
+  };
   if (stage + 1 == strategy.stages()) {
     return returns_home && strategy.pp > 1 ? home(rank) : 0;
   }
   if (returns_home && rank > 0) {
     return home(rank) + (next > 0 ? home(next) : 0);
   }
-  return bytes / links.stages[at(rank)].next_bytes_per_s + latency;
+  const StageLinks& own = links.stages[at(rank)];
+  return bytes / own.next_bytes_per_s + own.next_latency_seconds;
 }
 
 } // namespace tessera::cost

@@ -30,6 +30,9 @@ struct StageLinks {
   double next_bytes_per_s = 0;
   /// Between it and stage 0, of the slowest pair of ranks; infinite for stage 0.
   double home_bytes_per_s = 0;
+  /// Of a message to the next stage, and between it and stage 0, of the slowest pair.
+  double next_latency_seconds = 0;
+  double home_latency_seconds = 0;
 };
 
 /// The bandwidths of all pipeline ranks of a strategy. A link within a node belongs to one
@@ -69,8 +72,7 @@ double send_seconds(
     const Strategy& strategy,
     int stage,
     double bytes,
-    bool returns_home,
-    const Constants& constants);
+    bool returns_home);
 
 /// Returns the seconds until the gradients of every stage are summed over replicas, and
 /// those of parameters that stages share over these stages. Traffic is added up for

@@ -54,7 +54,13 @@ class Flows {
   }
 
   double seconds(const Constants& constants) const {
-    return longest_ / constants.link_efficiency + constants.link_latency_seconds;
+    double latency = pairs_.empty() ? constants.link_latency_seconds : 0;
+    for (const auto& [pair, bytes] : pairs_) {
+      latency = std::max(
+          latency,
+          message_latency(links_, node_of_[at(pair.first)], node_of_[at(pair.second)], constants));
+    }
+    return longest_ / constants.link_efficiency + latency;
   }
   bool between_nodes() const {
     return between_nodes_;

@@ -103,8 +103,8 @@ StageCost price_stage(const Inputs& inputs, int rank) {
       const PassSeconds tail = table.tail_tensor_seconds(place);
       cost.tensor_seconds += tail.forward + tail.backward;
     }
-    cost.send_seconds += send_seconds(
-        links, strategy, stage, table.cut_bytes(last), table.returns_home(), constants);
+    cost.send_seconds +=
+        send_seconds(links, strategy, stage, table.cut_bytes(last), table.returns_home());
     cost.in_flight = in_flight(strategy, stage, microbatches);
     const HostPace pace = host_pace(stalls(cluster, links), cost.waiting_seconds);
     join(

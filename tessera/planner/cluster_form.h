@@ -242,12 +242,18 @@ void describe(Visit& visit, Node& node, const std::vector<DeviceKind>& kinds = {
        .presence = kIfSaid},
       node.cores);
   visit(
-      {.name = "latency_us", .bounds = form::at_least(0), .presence = kIfSaid, .unit = 1e-6},
+      {.name = "latency_us",
+       .doc =
+           "of a message between two of its devices, and, where nothing was measured, of one step "
+           "of a collective among them; 20 when not given",
+       .bounds = form::more_than(0),
+       .presence = kIfSaid,
+       .unit = 1e-6},
       node.latency_seconds);
   visit(
       {.name = "network_latency_us",
-       .doc = "of one step of a collective to another node",
-       .bounds = form::at_least(0),
+       .doc = "of one step of a collective to another node; 20 when not given",
+       .bounds = form::more_than(0),
        .presence = kIfSaid,
        .unit = 1e-6},
       node.network_latency_seconds);
@@ -270,7 +276,8 @@ void describe(Visit& visit, NodeLink& link) {
   visit({.name = "gbit_per_s", .bounds = kNotNegative, .unit = kBytesPerGigabit}, link.bytes_per_s);
   visit(
       {.name = "latency_us",
-       .bounds = kNotNegative,
+       .doc = "of a message between the two; 20 when not given",
+       .bounds = form::more_than(0),
        .presence = form::Presence::kIfSaid,
        .unit = 1e-6},
       link.latency_seconds);

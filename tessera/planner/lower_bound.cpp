@@ -69,6 +69,7 @@ LowerBound::LowerBound(
   const cost::Constants& constants = options.constants;
   double fastest = 0;
   double latency = std::min(constants.link_latency_seconds, constants.device_latency_seconds);
+  double message = constants.link_latency_seconds;
   for (const cost::Node& node : cluster.nodes) {
     if (std::find(kinds_.begin(), kinds_.end(), node.kind) == kinds_.end()) {
       kinds_.push_back(node.kind);
@@ -77,13 +78,17 @@ LowerBound::LowerBound(
         {fastest,
          node.count > 1 ? node.intra_bytes_per_s : 0,
          cluster.nodes.size() > 1 ? node.inter_bytes_per_s : 0});
-    if (node.network_latency_seconds > 0) {
-      latency = std::min(latency, node.network_latency_seconds);
+    for (const double said : {node.network_latency_seconds, node.latency_seconds}) {
+      latency = said > 0 ? std::min(latency, said) : latency;
     }
+    message = node.latency_seconds > 0 ? std::min(message, node.latency_seconds) : message;
+  }
+  for (const cost::NodeLink& link : cluster.links) {
+    message = link.latency_seconds > 0 ? std::min(message, link.latency_seconds) : message;
   }
   const bool told_apart =
       std::any_of(cluster.nodes.begin(), cluster.nodes.end(), [](const cost::Node& node) {
-        return node.network_latency_seconds > 0;
+        return node.network_latency_seconds > 0 || node.latency_seconds > 0;
       });
   ideal_.tensor_bytes_per_s = fastest * constants.link_efficiency;
   // Over several nodes an all-reduce may have few steps, so none are counted.
@@ -91,7 +96,7 @@ LowerBound::LowerBound(
   ideal_.tensor_step.inside = has_trees ? 0 : told_apart ? latency : constants.link_latency_seconds;
   ideal_.tensor_nodes = {{1, {}}};
   ideal_.next_bytes_per_s = fastest * constants.link_efficiency;
-  latency_seconds_ = constants.link_latency_seconds;
+  latency_seconds_ = message;
 }
 
 double LowerBound::tensor_seconds(const cost::LayerTable& table, int last) const {

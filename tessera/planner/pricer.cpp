@@ -177,8 +177,8 @@ AssignmentProblem Pricer::problem_of(
     const cost::StageLinks& stage = links.stages[at(rank)];
     std::vector<double> sends;
     for (int i = 0; i <= layers; ++i) {
-      sends.push_back(cost::send_seconds(
-          links, strategy, k, table.cut_bytes(i), table.returns_home(), options_.constants));
+      sends.push_back(
+          cost::send_seconds(links, strategy, k, table.cut_bytes(i), table.returns_home()));
     }
     // A stage is as fast as its slowest device for its layers.
     std::vector<std::vector<double>> seconds;

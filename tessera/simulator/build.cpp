@@ -1,6 +1,7 @@
 // What the pipelines are made of: stages, devices, ways of messages, and replicas that are alike.
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 
 #include "tessera/base/error.h"
@@ -264,6 +265,7 @@ void Pipelines::build_paths() {
                        : way == kNext     ? (rank + 1) % pp
                                           : (rank + pp - 1) % pp;
         here.ways[way] = paths(from, to, d);
+        here.latencies[way] = latency(from, to, d);
       }
     }
     replica_flows_.push_back(flows_of(replica_groups(rank)));
@@ -307,6 +309,21 @@ std::vector<Pipelines::Path> Pipelines::paths(int from, int to, int replica) con
   return paths;
 }
 
+// Returns the latency of the slowest of a message's streams.
+double Pipelines::latency(int from, int to, int replica) const {
+  double longest = 0;
+  for (int t = 0; t < strategy_.tp; ++t) {
+    longest = std::max(
+        longest,
+        cost::message_latency(
+            places_.links(),
+            places_.node(from, replica, t),
+            places_.node(to, replica, t),
+            options_.constants));
+  }
+  return longest;
+}
+
 ReplicaWork Pipelines::work_of(int replica) const {
   ReplicaWork work;
   work.figures.push_back(strategy_.microbatch_of(replica)); // what messages and memory follow
@@ -338,6 +355,7 @@ ReplicaWork Pipelines::work_of(int replica) const {
     for (const Path& path : one.cores) {
       add_path(path);
     }
+    work.figures.insert(work.figures.end(), std::begin(one.latencies), std::end(one.latencies));
     for (const std::vector<Path>& way : one.ways) {
       work.figures.push_back(static_cast<double>(way.size()));
       std::for_each(way.begin(), way.end(), add_path);

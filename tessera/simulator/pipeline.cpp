@@ -423,13 +423,15 @@ void Pipelines::end_backward(int stage, int replica) {
   }
 }
 
-const std::vector<Pipelines::Path>& Pipelines::paths_between(int from, int to, int replica) {
+std::pair<const Pipelines::Unit*, Pipelines::Way>
+Pipelines::way_between(int from, int to, int replica) {
   if (returns_home_) {
-    return to == 0 ? unit(from, replica).ways[kHome] : unit(to, replica).ways[kFromHome];
+    return to == 0 ? std::pair(&unit(from, replica), kHome)
+                   : std::pair(&unit(to, replica), kFromHome);
   }
   // Stages in turns go on from the last rank to the first, and back.
   const bool next = to == from + 1 || (to == 0 && from > 1);
-  return unit(from, replica).ways[next ? kNext : kPrevious];
+  return {&unit(from, replica), next ? kNext : kPrevious};
 }
 
 void Pipelines::send(int from, int to, int replica, int cut, const Task& task) {
@@ -440,16 +442,26 @@ void Pipelines::send(int from, int to, int replica, int cut, const Task& task) {
   const int index = free_messages_.back();
   free_messages_.pop_back();
   const double bytes = table_of(replica).cut_bytes(strategy_.boundaries[at(cut)]);
-  const std::vector<Path>& paths = paths_between(from, to, replica);
-  messages_[at(index)] = {from, to, replica, task, bytes, now_, static_cast<int>(paths.size())};
+  const auto [unit, way] = way_between(from, to, replica);
+  const std::vector<Path>& paths = unit->ways[way];
+  messages_[at(index)] = {
+      .from = from,
+      .to = to,
+      .replica = replica,
+      .task = task,
+      .bytes = bytes,
+      .start = now_,
+      .latency = unit->latencies[way],
+      .streams = static_cast<int>(paths.size())};
   for (const Path& path : paths) {
     flow(bytes, path.uses, path.limit, {Then::Kind::kStreamEnds, index});
   }
 }
 
 void Pipelines::end_stream(int message) {
-  if (--messages_[at(message)].streams == 0) {
-    at_time(now_ + options_.constants.link_latency_seconds, {Then::Kind::kArrives, message});
+  Message& one = messages_[at(message)];
+  if (--one.streams == 0) {
+    at_time(now_ + one.latency, {Then::Kind::kArrives, message});
   }
 }
 

@@ -109,6 +109,7 @@ class Pipelines {
     double peak_bytes = 0;
     std::vector<Path> cores; // by share
     std::vector<Path> ways[4]; // by Way
+    double latencies[4] = {}; // by Way, of a message
   };
   // Where a unit's messages go: to the next and the previous pipeline rank, to rank 0, and from
   // rank 0 to it.
@@ -120,6 +121,7 @@ class Pipelines {
     Task task;
     double bytes = 0;
     double start = 0;
+    double latency = 0;
     int streams = 0; // that have not ended
   };
   // The reduction of a stage's gradients over its replicas: buckets become full one after the
@@ -200,6 +202,7 @@ class Pipelines {
   StageRun build_stage(const cost::PlacementLinks& links, int stage, int replica) const;
   void build_paths();
   std::vector<Path> paths(int from, int to, int replica) const;
+  double latency(int from, int to, int replica) const;
   std::vector<Way> ways_of(int rank) const;
   ReplicaWork work_of(int replica) const;
   void join_alike(const std::vector<double>& bytes_per_s);
@@ -243,7 +246,8 @@ class Pipelines {
   /// Sends the activation (or its gradient) between stages `cut` - 1 and `cut`; the task is ready
   /// on rank `to` once it has arrived.
   void send(int from, int to, int replica, int cut, const Task& task);
-  const std::vector<Path>& paths_between(int from, int to, int replica);
+  /// Returns the unit that has the paths from one rank to another, and under which name.
+  std::pair<const Unit*, Way> way_between(int from, int to, int replica);
   void end_stream(int message);
   void arrive(int message);
   void plan_reductions();

@@ -325,13 +325,53 @@ TEST(PlacedStages, SendToTheNextAndHome) {
       place(small_strategy(2, 1, 1, 1, 2), small_cluster(1, 0), latencies()).sends_between_nodes);
   const auto sent = [&](int stage, bool returns_home) {
     Strategy strategy = small_strategy(3, 2, 1, 1, 3);
-    return send_seconds(links, strategy, stage, 3e6, returns_home, latencies());
+    return send_seconds(links, strategy, stage, 3e6, returns_home);
   };
   EXPECT_NEAR(sent(0, false), 10e-3 + 1e-3, 1e-12);
   EXPECT_EQ(sent(2, false), 0);
   EXPECT_NEAR(sent(0, true), 10e-3 + 1e-3, 1e-12);
   EXPECT_NEAR(sent(1, true), 10e-3 + 1e-3 + 6e-3 + 1e-3, 1e-12); // in and out of stage 0
   EXPECT_NEAR(sent(2, true), 6e-3 + 1e-3, 1e-12);
+}
+
+TEST(PlacedStages, MessagesTakeTheLatencyOfTheirLink) {
+  Cluster cluster = small_cluster(3, 0);
+  cluster.nodes[0].latency_seconds = 3e-6;
+  cluster.links = {{.first = 2, .second = 0, .bytes_per_s = 1e9, .latency_seconds = 7e-3}};
+  Strategy strategy = small_strategy(6, 1, 1, 1, 6);
+  const auto next_of = [&](int stage) {
+    return place(strategy, cluster, latencies()).stages[at(stage)].next_latency_seconds;
+  };
+  EXPECT_EQ(next_of(0), 3e-6); // inside of node 0
+  EXPECT_EQ(next_of(1), 1e-3); // to node 1, of which nothing is said
+  EXPECT_EQ(next_of(2), 1e-3);
+  EXPECT_EQ(next_of(5), 0); // nothing is sent
+  const PlacementLinks links = place(strategy, cluster, latencies());
+  EXPECT_EQ(links.stages[1].home_latency_seconds, 3e-6);
+  EXPECT_EQ(links.stages[5].home_latency_seconds, 7e-3);
+  EXPECT_NEAR(send_seconds(links, strategy, 5, 1e6, true), 1e-3 + 7e-3, 1e-12);
+  EXPECT_NEAR(send_seconds(links, strategy, 0, 1e6, false), 1e-4 + 3e-6, 1e-12);
+  // The slowest pair of a stage's replicas counts.
+  strategy = small_strategy(2, 2, 1, 1, 6);
+  strategy.device_of_rank = {0, 2, 1, 4};
+  EXPECT_EQ(next_of(0), 1e-3);
+  cluster.links.push_back({.first = 1, .second = 2, .bytes_per_s = 1e9, .latency_seconds = 2e-3});
+  EXPECT_EQ(next_of(0), 2e-3);
+}
+
+TEST(PlacedStages, StepsInsideOfANodeTakeWhatItsFileSays) {
+  Cluster cluster = small_cluster(2, 0);
+  const auto step = [&](const NodeSet& nodes) { return step_seconds(nodes, cluster, latencies()); };
+  EXPECT_EQ(step({0}).inside, 1e-3);
+  cluster.nodes[0].latency_seconds = 4e-6;
+  EXPECT_EQ(step({0}).inside, 4e-6);
+  EXPECT_EQ(step({0}).between, 1e-3);
+  EXPECT_EQ(step({0, 1}).inside, 1e-3); // node 1's
+  cluster.nodes[1].network_latency_seconds = 3e-3;
+  EXPECT_EQ(step({0, 1}).inside, std::max(4e-6, latencies().device_latency_seconds));
+  EXPECT_EQ(step({0, 1}).between, 3e-3);
+  cluster.measured = true;
+  EXPECT_EQ(step({0}).inside, 1e-3);
 }
 
 TEST(PlacedStages, InTurnsTheLastSendsToTheFirst) {
@@ -341,9 +381,9 @@ TEST(PlacedStages, InTurnsTheLastSendsToTheFirst) {
   strategy.boundaries = {0, 1, 2, 3, 4};
   const PlacementLinks links = place(strategy, cluster, latencies());
   EXPECT_EQ(links.stages[1].next_bytes_per_s, 0.5e9);
-  EXPECT_NEAR(send_seconds(links, strategy, 1, 1e6, false, latencies()), 2e-3 + 1e-3, 1e-12);
-  EXPECT_NEAR(send_seconds(links, strategy, 2, 1e6, false, latencies()), 2e-3 + 1e-3, 1e-12);
-  EXPECT_EQ(send_seconds(links, strategy, 3, 1e6, false, latencies()), 0);
+  EXPECT_NEAR(send_seconds(links, strategy, 1, 1e6, false), 2e-3 + 1e-3, 1e-12);
+  EXPECT_NEAR(send_seconds(links, strategy, 2, 1e6, false), 2e-3 + 1e-3, 1e-12);
+  EXPECT_EQ(send_seconds(links, strategy, 3, 1e6, false), 0);
 }
 
 TEST(ClusterChecks, AShareOfWaitingIsANumberFromZeroOn) {

@@ -104,6 +104,24 @@ TEST(Parts, ASendTakesItsBytesAndOneStep) {
   EXPECT_NEAR(result.bubble_share, 1 - 3.0 / 18, 1e-9);
 }
 
+TEST(Parts, AMessageTakesTheLatencyOfItsLink) {
+  auto model = sending({1, 0});
+  model.global_batch_size = 1;
+  auto cluster = single_devices(2);
+  cluster.nodes[0].latency_seconds = 1; // of messages inside of it, of which there are none
+  cluster.links = {{.first = 1, .second = 0, .bytes_per_s = 1e9, .latency_seconds = 2e-3}};
+  const auto strategy = small_strategy(2, 1, 1, 1, 2);
+  const auto result = simulate(model, cluster, strategy, with_latency());
+  EXPECT_THAT(
+      texts_of(result, "comm"),
+      testing::ElementsAre(
+          "activation of 0, 0: 1 to 4, 1000000", "gradient of 1, 0: 7 to 10, 1000000"));
+  EXPECT_NEAR(
+      cost::price(model, cluster, strategy, with_latency().constants).seconds,
+      result.iteration_seconds,
+      1e-9);
+}
+
 TEST(Parts, WhatGoesBetweenTwoStagesOfAHomeIsRelayed) {
   cost::DescribedModel model = sending({1, 2, 4});
   cost::TracedModel traced;
