@@ -25,42 +25,91 @@ int global(const ProcessGroup& group, int rank) {
   return group.ranks().at(static_cast<std::size_t>(rank));
 }
 
-} // namespace
+// What a rank calls, as it travels with the value: ranks that call different things are not paired.
+std::string text_of(const char* caller, const char* part, const ProcessGroup& group, int root) {
+  return str(caller, " (", part, " rank ", root, " of group '", group.name(), "')");
+}
+
+void send_to(
+    World& world,
+    const ProcessGroup& group,
+    int peer,
+    const std::string& call,
+    const c10::IValue& value) {
+  world.send(global(group, peer), c10::ivalue::Tuple::create(call, value), kObjectCollectiveTag);
+}
 
 c10::IValue
-broadcast_object(World& world, const ProcessGroup& group, const c10::IValue& value, int root) {
+receive_from(World& world, const ProcessGroup& group, int peer, const std::string& call) {
+  const c10::IValue received = world.receive(global(group, peer), kObjectCollectiveTag);
+  const auto& elements = received.toTupleRef().elements();
+  const std::string& theirs = elements.at(0).toStringRef();
+  if (theirs != call) {
+    throw CommError(
+        str("rank ",
+            world.rank(),
+            " is in ",
+            call,
+            " and rank ",
+            global(group, peer),
+            " called ",
+            theirs,
+            "; all ranks of a group make the same calls in the same order"));
+  }
+  return elements.at(1);
+}
+
+constexpr const char* kFrom = "values from";
+constexpr const char* kTo = "values to";
+
+} // namespace
+
+c10::IValue broadcast_object(
+    World& world,
+    const ProcessGroup& group,
+    const c10::IValue& value,
+    int root,
+    const char* caller) {
   check_root(group, root);
+  const std::string call = text_of(caller, kFrom, group, root);
   if (group.rank() != root) {
-    return world.receive(global(group, root), kObjectCollectiveTag);
+    return receive_from(world, group, root, call);
   }
   for (int peer = 0; peer < group.size(); ++peer) {
     if (peer != root) {
-      world.send(global(group, peer), value, kObjectCollectiveTag);
+      send_to(world, group, peer, call, value);
     }
   }
   return value;
 }
 
-std::vector<c10::IValue>
-gather_object(World& world, const ProcessGroup& group, const c10::IValue& value, int root) {
+std::vector<c10::IValue> gather_object(
+    World& world,
+    const ProcessGroup& group,
+    const c10::IValue& value,
+    int root,
+    const char* caller) {
   check_root(group, root);
+  const std::string call = text_of(caller, kTo, group, root);
   if (group.rank() != root) {
-    world.send(global(group, root), value, kObjectCollectiveTag);
+    send_to(world, group, root, call, value);
     return {};
   }
   std::vector<c10::IValue> values;
   for (int peer = 0; peer < group.size(); ++peer) {
-    values.push_back(
-        peer == root ? value : world.receive(global(group, peer), kObjectCollectiveTag));
+    values.push_back(peer == root ? value : receive_from(world, group, peer, call));
   }
   return values;
 }
 
-std::vector<c10::IValue>
-all_gather_object(World& world, const ProcessGroup& group, const c10::IValue& value) {
-  std::vector<c10::IValue> values = gather_object(world, group, value, 0);
+std::vector<c10::IValue> all_gather_object(
+    World& world,
+    const ProcessGroup& group,
+    const c10::IValue& value,
+    const char* caller) {
+  std::vector<c10::IValue> values = gather_object(world, group, value, 0, caller);
   const c10::IValue all =
-      broadcast_object(world, group, c10::ivalue::Tuple::create(std::move(values)), 0);
+      broadcast_object(world, group, c10::ivalue::Tuple::create(std::move(values)), 0, caller);
   const auto& elements = all.toTupleRef().elements();
   return std::vector<c10::IValue>(elements.begin(), elements.end());
 }

@@ -58,15 +58,31 @@ WorldPtr mpi_world(const WorldOptions& options);
 /// Makes `size` worlds in this process, one for each of `size` threads.
 std::vector<WorldPtr> inproc_worlds(int size, const WorldOptions& options);
 
-/// Host-object collectives over a group, built on World::send and receive.
-/// Collective over `group`. Threads: step thread only.
-c10::IValue
-broadcast_object(World& world, const ProcessGroup& group, const c10::IValue& value, int root);
-std::vector<c10::IValue>
-all_gather_object(World& world, const ProcessGroup& group, const c10::IValue& value);
+/// Who calls a host-object collective, where it is not a script.
+inline constexpr const char* kLibraryCalls = "an exchange of the library's own";
+
+/// Host-object collectives over a group, built on World::send and receive. `caller` is what errors
+/// call it. Collective over `group`. Threads: step thread only.
+/// Throws: CommError on the ranks that receive where ranks call different ones: another operation,
+/// group, root or caller.
+c10::IValue broadcast_object(
+    World& world,
+    const ProcessGroup& group,
+    const c10::IValue& value,
+    int root,
+    const char* caller = kLibraryCalls);
+std::vector<c10::IValue> all_gather_object(
+    World& world,
+    const ProcessGroup& group,
+    const c10::IValue& value,
+    const char* caller = kLibraryCalls);
 /// Returns the list on `root` and an empty one elsewhere.
-std::vector<c10::IValue>
-gather_object(World& world, const ProcessGroup& group, const c10::IValue& value, int root);
+std::vector<c10::IValue> gather_object(
+    World& world,
+    const ProcessGroup& group,
+    const c10::IValue& value,
+    int root,
+    const char* caller = kLibraryCalls);
 
 /// One process group of every kind for this rank.
 class MeshGroups {

@@ -60,7 +60,7 @@ c10::IValue broadcast_object(const c10::IValue& value, int root, Group group) {
 
 std::vector<c10::IValue> all_gather_object(const c10::IValue& value, Group group) {
   const Context& s = context();
-  return comm::all_gather_object(*s.world, s.group(group), value);
+  return comm::all_gather_object(*s.world, s.group(group), value, "allgather");
 }
 
 void write_object(const c10::IValue& value, const std::string& path) {
@@ -93,6 +93,14 @@ c10::IValue read_object(const std::string& path) {
   }
   const auto* bytes = reinterpret_cast<const std::byte*>(content.data());
   return comm::decode_object(std::vector<std::byte>(bytes, bytes + content.size()));
+}
+
+void refuse_received(const std::string& call, const std::string& reason) {
+  throw CommError(
+      str(call,
+          ": what came is of another type than was asked for, so the ranks' calls do not belong "
+          "together: ",
+          reason));
 }
 
 void refuse_type(const std::string& path, const std::string& reason) {

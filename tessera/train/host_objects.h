@@ -18,6 +18,19 @@ void send_object(const c10::IValue& value, int rank, Group group);
 c10::IValue receive_object(int rank, Group group);
 c10::IValue broadcast_object(const c10::IValue& value, int root, Group group);
 std::vector<c10::IValue> all_gather_object(const c10::IValue& value, Group group);
+[[noreturn]] void refuse_received(const std::string& call, const std::string& reason);
+
+/// Returns what another rank gave to a call; an error names the call.
+template <typename T>
+T unpack_received(const c10::IValue& value, const std::string& call) {
+  try {
+    return unpack<T>(value);
+  } catch (const Error& error) {
+    refuse_received(call, error.what());
+  } catch (const c10::Error& error) {
+    refuse_received(call, error.what_without_backtrace());
+  }
+}
 } // namespace detail
 
 /// `rank` counts inside this rank's group of kind `group`. Returns before the
@@ -27,10 +40,11 @@ void send(const T& value, int rank, Group group = Group::kWorld) {
   detail::send_object(pack(value), rank, group);
 }
 
-/// Returns what `rank` sent to this one with `send`.
+/// Returns what `rank` sent to this one with `send`. Throws: CommError when that has another type.
 template <typename T>
 T recv_from(int rank, Group group = Group::kWorld) {
-  return unpack<T>(detail::receive_object(rank, group));
+  return detail::unpack_received<T>(
+      detail::receive_object(rank, group), str("recv_from of rank ", rank));
 }
 
 /// Returns the value of `root` (a rank in the group) on every rank of the group. The root's
@@ -39,15 +53,17 @@ T recv_from(int rank, Group group = Group::kWorld) {
 /// ConfigError when `root` is no rank of the group.
 template <typename T>
 T broadcast(const T& value, int root = 0, Group group = Group::kWorld) {
-  return unpack<T>(detail::broadcast_object(pack(value), root, group));
+  return detail::unpack_received<T>(
+      detail::broadcast_object(pack(value), root, group), str("broadcast from rank ", root));
 }
 
 /// Entry i came from rank i of the group. Collective over `group`.
+/// Throws: CommError where another rank calls something else, or has a value of another type.
 template <typename T>
 std::vector<T> allgather(const T& value, Group group = Group::kWorld) {
   std::vector<T> result;
   for (const auto& entry : detail::all_gather_object(pack(value), group)) {
-    result.push_back(unpack<T>(entry));
+    result.push_back(detail::unpack_received<T>(entry, "allgather"));
   }
   return result;
 }

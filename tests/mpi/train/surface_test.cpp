@@ -387,6 +387,38 @@ TEST(Surface, ObjectsGoAroundInEveryGroup) {
   }
 }
 
+TEST(Surface, ObjectsOfAnotherTypeOrCallAreErrorsThatNameIt) {
+  init(every_group());
+  const Ended ended;
+  if (world_size() < 2) {
+    GTEST_SKIP() << "needs two ranks";
+  }
+  if (rank() == 1) {
+    send(7, 0);
+    send(std::string("seven"), 0);
+  } else if (rank() == 0) {
+    using Pair = std::tuple<int, std::string>;
+    EXPECT_THAT(
+        error_of<CommError>([&] { recv_from<Pair>(1); }),
+        AllOf(HasSubstr("recv_from of rank 1"), HasSubstr("of another type")));
+    EXPECT_THAT(
+        error_of<CommError>([&] { recv_from<torch::Tensor>(1); }),
+        AllOf(HasSubstr("recv_from of rank 1"), HasSubstr("of another type")));
+  }
+  // One rank is in an exchange of the library, the other in one of the script.
+  auto& world = *context().world;
+  if (rank() == 1) {
+    comm::gather_object(world, context().group(Group::kWorld), 1, 0);
+  } else if (rank() == 0) {
+    EXPECT_THAT(
+        error_of<CommError>([&] { allgather(1); }),
+        AllOf(
+            HasSubstr("rank 0 is in allgather"),
+            HasSubstr("rank 1 called an exchange of the library's own"),
+            HasSubstr("in the same order")));
+  }
+}
+
 TEST(Surface, RanksOfThisNode) {
   init(config_of(1, 1));
   const Ended ended;
