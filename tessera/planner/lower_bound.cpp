@@ -78,7 +78,9 @@ LowerBound::LowerBound(
         {fastest,
          node.count > 1 ? node.intra_bytes_per_s : 0,
          cluster.nodes.size() > 1 ? node.inter_bytes_per_s : 0});
-    for (const double said : {node.network_latency_seconds, node.latency_seconds}) {
+    // What a measured cluster says of messages is in the constant of collectives.
+    const double inside = cluster.measured ? 0 : node.latency_seconds;
+    for (const double said : {node.network_latency_seconds, inside}) {
       latency = said > 0 ? std::min(latency, said) : latency;
     }
     message = node.latency_seconds > 0 ? std::min(message, node.latency_seconds) : message;
@@ -87,8 +89,8 @@ LowerBound::LowerBound(
     message = link.latency_seconds > 0 ? std::min(message, link.latency_seconds) : message;
   }
   const bool told_apart =
-      std::any_of(cluster.nodes.begin(), cluster.nodes.end(), [](const cost::Node& node) {
-        return node.network_latency_seconds > 0 || node.latency_seconds > 0;
+      std::any_of(cluster.nodes.begin(), cluster.nodes.end(), [&](const cost::Node& node) {
+        return node.network_latency_seconds > 0 || (!cluster.measured && node.latency_seconds > 0);
       });
   ideal_.tensor_bytes_per_s = fastest * constants.link_efficiency;
   // Over several nodes an all-reduce may have few steps, so none are counted.
