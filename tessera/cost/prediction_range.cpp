@@ -8,7 +8,7 @@ namespace {
 // tests/unit/accuracy/range_test.cpp makes each of them from its rows.
 constexpr Range kSizedSeconds = {0.828, 3.029};
 constexpr Range kMeasuredSeconds = {0.717, 0.889};
-constexpr Range kTracedSeconds = {1.057, 1.603};
+constexpr Range kTracedSeconds = {0.897, 1.475};
 constexpr Range kSizedMemory = {0.856, 1.236};
 
 Range times(const Range& range, double value) {

@@ -21,7 +21,9 @@ inline constexpr double kRangeShare = 0.9;
 ///
 /// - models of sizes: the finished runs of `bench/planner/published/runs_llama_1b.csv`;
 /// - measured models: every other finished one of the AMP paper's homogeneous runs (decision 119);
-/// - traced models: every other run of `bench/results/fidelity_2core_2026-11-21.md`.
+/// - traced models: every other run of `bench/results/fidelity_2core_2026-11-27.md` and
+/// `..._28.md`,
+///   priced by the planner of that day.
 ///
 /// How many runs of others lie within is in docs/planner.md and held by a test, which also makes
 /// the widths anew from these rows (`tests/unit/accuracy/range_test.cpp`).
