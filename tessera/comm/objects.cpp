@@ -4,6 +4,7 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/group_setup.h"
 #include "tessera/comm/world.h"
+#include "tessera/diagnostics/activity.h"
 
 namespace tessera::comm {
 
@@ -71,6 +72,7 @@ c10::IValue broadcast_object(
     int root,
     const char* caller) {
   check_root(group, root);
+  const diagnostics::activity::Operation shown(caller, group.name());
   const std::string call = text_of(caller, kFrom, group, root);
   if (group.rank() != root) {
     return receive_from(world, group, root, call);
@@ -90,6 +92,7 @@ std::vector<c10::IValue> gather_object(
     int root,
     const char* caller) {
   check_root(group, root);
+  const diagnostics::activity::Operation shown(caller, group.name());
   const std::string call = text_of(caller, kTo, group, root);
   if (group.rank() != root) {
     send_to(world, group, root, call, value);

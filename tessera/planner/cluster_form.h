@@ -245,14 +245,16 @@ void describe(Visit& visit, Node& node, const std::vector<DeviceKind>& kinds = {
       {.name = "latency_us",
        .doc =
            "of a message between two of its devices, and, where nothing was measured, of one step "
-           "of a collective among them; 20 when not given",
+           "of a collective among them; when not given 20, and 5 for such a step where "
+           "network_latency_us is given",
        .bounds = form::more_than(0),
        .presence = kIfSaid,
        .unit = 1e-6},
       node.latency_seconds);
   visit(
       {.name = "network_latency_us",
-       .doc = "of one step of a collective to another node; 20 when not given",
+       .doc = "of one step of a collective to another node; 20 when not given. Messages between "
+              "stages take the latency_us of 'links'",
        .bounds = form::more_than(0),
        .presence = kIfSaid,
        .unit = 1e-6},
@@ -276,7 +278,9 @@ void describe(Visit& visit, NodeLink& link) {
   visit({.name = "gbit_per_s", .bounds = kNotNegative, .unit = kBytesPerGigabit}, link.bytes_per_s);
   visit(
       {.name = "latency_us",
-       .doc = "of a message between the two; 20 when not given",
+       .doc =
+           "of a message between stages on the two; 20 when not given. Steps of collectives take "
+           "network_latency_us",
        .bounds = form::more_than(0),
        .presence = form::Presence::kIfSaid,
        .unit = 1e-6},

@@ -200,8 +200,8 @@ struct Value<std::pair<A, B>> {
     return detail::make_tuple_value({tessera::pack(value.first), tessera::pack(value.second)});
   }
   static std::pair<A, B> unpack(const c10::IValue& value) {
-    const auto elements = detail::copy_elements(value);
-    return {tessera::unpack<A>(elements.at(0)), tessera::unpack<B>(elements.at(1))};
+    return detail::unpack_elements<std::pair<A, B>, std::tuple<A, B>>(
+        value, std::index_sequence_for<A, B>());
   }
 };
 

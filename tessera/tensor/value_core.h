@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <concepts>
 #include <cstdint>
 #include <string>
@@ -125,6 +126,43 @@ Result unpack_elements(const c10::IValue& value, std::index_sequence<I...>) {
   return Result{tessera::unpack<std::tuple_element_t<I, Types>>(elements[I])...};
 }
 
+/// Returns the integer as a `T`. Throws: CommError for another kind of value, or where a `T` does
+/// not hold it; 64 bits without a sign travel as those of a signed number.
+template <typename T>
+T unpack_integer(const c10::IValue& value) {
+  if (!value.isInt()) {
+    throw CommError(str("found ", value.tagKind(), " where an integer was asked for"));
+  }
+  const std::int64_t found = value.toInt();
+  const auto result = static_cast<T>(found);
+  if (static_cast<std::int64_t>(result) != found) {
+    throw CommError(
+        str("found the integer ",
+            found,
+            ", which the ",
+            8 * sizeof(T),
+            std::is_signed_v<T> ? " bits" : " bits without a sign",
+            " that were asked for do not hold"));
+  }
+  return result;
+}
+
+/// Returns the number as a `T`, rounded. Throws: CommError for another kind of value, or where it
+/// is too large for a `T`.
+template <typename T>
+T unpack_real(const c10::IValue& value) {
+  if (!value.isDouble()) {
+    throw CommError(str("found ", value.tagKind(), " where a floating-point number was asked for"));
+  }
+  const double found = value.toDouble();
+  const auto result = static_cast<T>(found);
+  if (std::isfinite(found) && !std::isfinite(result)) {
+    throw CommError(str(
+        "found ", found, ", which the ", 8 * sizeof(T), " bits that were asked for do not hold"));
+  }
+  return result;
+}
+
 } // namespace detail
 
 /// Handles types without a specialisation: plain structs field by field, and types without data.
@@ -184,7 +222,7 @@ struct Value<T, std::enable_if_t<std::is_integral_v<T> && !std::is_same_v<T, boo
     return static_cast<std::int64_t>(value);
   }
   static T unpack(const c10::IValue& value) {
-    return static_cast<T>(value.toInt());
+    return detail::unpack_integer<T>(value);
   }
 };
 
@@ -204,7 +242,7 @@ struct Value<T, std::enable_if_t<std::is_floating_point_v<T>>> {
     return static_cast<double>(value);
   }
   static T unpack(const c10::IValue& value) {
-    return static_cast<T>(value.toDouble());
+    return detail::unpack_real<T>(value);
   }
 };
 

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tessera/base/error.h"
@@ -9,6 +10,7 @@
 #include "tessera/checkpoint/file_system.h"
 #include "tessera/comm/codec/object_codec.h"
 #include "tessera/context/context.h"
+#include "tessera/diagnostics/activity.h"
 
 namespace tessera {
 
@@ -22,6 +24,21 @@ std::string header_of(std::string_view content) {
 }
 
 constexpr int kObjectTag = 1;
+
+// Values travel with the name of the call that sent them.
+constexpr const char* kSend = "send";
+constexpr const char* kBroadcast = "broadcast";
+
+std::pair<std::string, c10::IValue> receive_call(int rank, Group group) {
+  const c10::IValue received = context().world->receive(global_rank(rank, group), kObjectTag);
+  const auto& elements = received.toTupleRef().elements();
+  return {elements.at(0).toStringRef(), elements.at(1)};
+}
+
+void send_call(const char* call, const c10::IValue& value, int rank, Group group) {
+  context().world->send(
+      global_rank(rank, group), c10::ivalue::Tuple::create(std::string(call), value), kObjectTag);
+}
 
 } // namespace
 
@@ -38,21 +55,36 @@ std::string object_file_of_rank(const std::string& path) {
 namespace detail {
 
 void send_object(const c10::IValue& value, int rank, Group group) {
-  context().world->send(global_rank(rank, group), value, kObjectTag);
+  send_call(kSend, value, rank, group);
 }
 
+// The documentation's scripts receive with recv_from what a root broadcasts.
 c10::IValue receive_object(int rank, Group group) {
-  return context().world->receive(global_rank(rank, group), kObjectTag);
+  const diagnostics::activity::Operation shown("recv_from", context().group(group).name());
+  return receive_call(rank, group).second;
 }
 
 c10::IValue broadcast_object(const c10::IValue& value, int root, Group group) {
+  const std::string& name = context().group(group).name();
+  const diagnostics::activity::Operation shown(kBroadcast, name);
   if (global_rank(root, group) != context().world->rank()) {
-    return receive_object(root, group);
+    const auto [call, received] = receive_call(root, group);
+    if (call != kBroadcast) {
+      throw CommError(
+          str("broadcast from rank ",
+              root,
+              " of group '",
+              name,
+              "': what came from there was sent with ",
+              call,
+              "; receive it with recv_from, in the order in which that rank calls"));
+    }
+    return received;
   }
   const int size = context().group(group).size();
   for (int rank = 0; rank < size; ++rank) {
     if (rank != root) {
-      send_object(value, rank, group);
+      send_call(kBroadcast, value, rank, group);
     }
   }
   return value;

@@ -405,6 +405,14 @@ TEST(Surface, ObjectsOfAnotherTypeOrCallAreErrorsThatNameIt) {
         error_of<CommError>([&] { recv_from<torch::Tensor>(1); }),
         AllOf(HasSubstr("recv_from of rank 1"), HasSubstr("of another type")));
   }
+  // A broadcast is not what was sent; who wants that receives it.
+  if (rank() == 1) {
+    send(8, 0);
+  } else if (rank() == 0) {
+    EXPECT_THAT(
+        error_of<CommError>([&] { broadcast(0, 1); }),
+        AllOf(HasSubstr("broadcast from rank 1 of group 'world'"), HasSubstr("sent with send")));
+  }
   // One rank is in an exchange of the library, the other in one of the script.
   auto& world = *context().world;
   if (rank() == 1) {

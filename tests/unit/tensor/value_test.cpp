@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -165,6 +168,21 @@ TEST(Value, MapsAndSetsDoNotDependOnTheirHistory) {
   EXPECT_EQ(keys(pack(few)), keys(pack(many)));
   EXPECT_EQ(round_trip(one).at("42").item<int>(), 42);
   EXPECT_EQ(round_trip(few), many);
+}
+
+TEST(Value, NumbersThatATypeDoesNotHoldAreErrors) {
+  EXPECT_EQ(unpack<int>(pack(std::int64_t{-7})), -7);
+  EXPECT_EQ(unpack<std::uint64_t>(pack(~std::uint64_t{0})), ~std::uint64_t{0});
+  EXPECT_THROW(unpack<int>(pack(std::int64_t{1} << 40)), CommError);
+  EXPECT_THROW(unpack<std::int8_t>(pack(300)), CommError);
+  EXPECT_THROW(unpack<unsigned>(pack(-3)), CommError);
+  EXPECT_THROW(unpack<int>(pack(1.5)), CommError);
+  EXPECT_EQ(unpack<float>(pack(0.1)), 0.1F);
+  EXPECT_TRUE(std::isinf(unpack<float>(pack(std::numeric_limits<double>::infinity()))));
+  EXPECT_TRUE(std::isnan(unpack<float>(pack(std::numeric_limits<double>::quiet_NaN()))));
+  EXPECT_THROW(unpack<float>(pack(1e300)), CommError);
+  EXPECT_THROW(unpack<double>(pack(3)), CommError);
+  EXPECT_THROW((unpack<std::pair<int, int>>(pack(std::make_tuple(1, 2, 3)))), Error);
 }
 
 TEST(Value, ContainersByIntegerKeysVariantsAndVectorsOfBool) {
