@@ -70,8 +70,7 @@ RunOutcome run_ranks(const std::vector<std::string>& command, std::chrono::secon
     std::fprintf(
         stderr,
         "tessera: mpirun ended with exit status %d although every rank ended with 0, as it does "
-        "when "
-        "a rank has not called MPI_Finalize; the run counts as done\n",
+        "when a rank has not called MPI_Finalize; the run counts as done\n",
         outcome.exit_status);
     outcome.exit_status = 0;
   }

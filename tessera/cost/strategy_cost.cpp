@@ -41,19 +41,16 @@ double compute_seconds(const Inputs& inputs, int kind, int rank) {
   });
 }
 
-// Returns the seconds of a microbatch's backward in which no other rank waits.
+// Returns the seconds of a microbatch's backward in which no other rank waits: of stage 0 those of
+// the tail alone.
 double deferred_seconds(const Inputs& inputs, int kind, int rank) {
   if (inputs.strategy.pp == 1) {
     return 0;
   }
-  double sum = rank == 0 ? inputs.table.tail_deferred_seconds(kind) : 0;
-  for (int stage = std::max(rank, rank == 0 ? inputs.strategy.pp : 0);
-       stage < inputs.strategy.stages();
-       stage += inputs.strategy.pp) {
-    const auto [first, last] = inputs.strategy.layers_of(stage);
-    sum += inputs.table.deferred_seconds(kind, first, last);
-  }
-  return sum;
+  const double deferred = over_stages(inputs.strategy, rank, [&](int first, int last) {
+    return first == 0 ? 0 : inputs.table.deferred_seconds(kind, first, last);
+  });
+  return deferred + (rank == 0 ? inputs.table.tail_deferred_seconds(kind) : 0);
 }
 
 double waiting_seconds(const Inputs& inputs, int kind, int rank) {

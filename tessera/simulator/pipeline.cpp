@@ -361,12 +361,16 @@ void Pipelines::after_forward(int rank, int replica, const Task& task) {
     return;
   }
   next.stage = task.stage + 1;
+  pass_on(rank, replica, next.stage, next);
+}
+
+void Pipelines::pass_on(int rank, int replica, int cut, Task next) {
   const int to = rank_of(next.stage);
   if (returns_home_ && rank > 0 && to > 0) {
     next.part = Part::kRelay;
-    send(rank, 0, replica, next.stage, next);
+    send(rank, 0, replica, cut, next);
   } else {
-    send(rank, to, replica, next.stage, next);
+    send(rank, to, replica, cut, next);
   }
 }
 
@@ -386,13 +390,7 @@ void Pipelines::answer(int rank, int replica, const Task& task) {
     return;
   }
   next.stage = task.stage - 1;
-  const int to = rank_of(next.stage);
-  if (returns_home_ && rank > 0 && to > 0) {
-    next.part = Part::kRelay;
-    send(rank, 0, replica, task.stage, next);
-  } else {
-    send(rank, to, replica, task.stage, next);
-  }
+  pass_on(rank, replica, task.stage, next);
 }
 
 void Pipelines::after_backward(int rank, int replica, const Task& task) {

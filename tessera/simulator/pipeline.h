@@ -239,6 +239,9 @@ class Pipelines {
   static double exchange_seconds_of(const StageRun& stage, const Task& task);
   void finish(int unit);
   void after_forward(int rank, int replica, const Task& task);
+  /// Sends to the stage of `next` what a rank made for it, through rank 0 where the model returns
+  /// home and neither is there.
+  void pass_on(int rank, int replica, int cut, Task next);
   /// Sends what a backward made for the stage before.
   void answer(int rank, int replica, const Task& task);
   void after_backward(int rank, int replica, const Task& task);

@@ -50,7 +50,8 @@ T recv_from(int rank, Group group = Group::kWorld) {
 /// Returns the value of `root` (a rank in the group) on every rank of the group. The root's
 /// `broadcast` is a `send` to every other rank, so a receiver may call `broadcast` too, whose value
 /// is ignored there, or `recv_from(root)`, as scripts after the documentation do. Throws:
-/// ConfigError when `root` is no rank of the group.
+/// ConfigError when `root` is no rank of the group; CommError when what came from there was sent
+/// with `send`, or has another type.
 template <typename T>
 T broadcast(const T& value, int root = 0, Group group = Group::kWorld) {
   return detail::unpack_received<T>(

@@ -25,8 +25,9 @@ constexpr int kBulkTag = 2;
 
 // After something moved it polls without pause for a while, then at doubling intervals up to a
 // limit that depends on what is waited for. On a crowded node an interval is a share of the time
-// that nothing has moved: in a virtual machine each sleep costs several exits, and polls of two
-// idle ranks every 100 us made the one that computed on their core take 1.6 times as long.
+// that nothing has moved: in a virtual machine each sleep makes the guest leave for its host
+// several times, and polls of an idle rank every 100 us made the one that computed on the same core
+// take 1.6 times as long.
 constexpr int kEagerPolls = 50;
 constexpr microseconds kFirstPause{10};
 constexpr microseconds kPauseTransfer{100}; // requests are under way
