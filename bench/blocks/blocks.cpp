@@ -433,7 +433,7 @@ int run(const Settings& settings) {
     }
     const int own = settings.microbatches / settings.dp;
     const Batch batch = random_batch(own * kRows);
-    tessera::bench::report_shard_memory(
+    tessera::bench::print(tessera::bench::shard_memory(
         tessera::bench::MemoryCount::install(),
         [] { return Net(kBlocks, kInner); },
         [&](const std::vector<at::Tensor>& list) { return optimizer_of(settings, list); },
@@ -442,7 +442,7 @@ int run(const Settings& settings) {
          settings.optimizer == "adamw" ? 2 : 0},
         batch.x,
         batch.y,
-        own);
+        own));
     tessera::shutdown();
     return 0;
   }

@@ -41,10 +41,16 @@ inline std::int64_t formula_bytes(
   return bytes + largest + 2 * (largest + largest / how.degree);
 }
 
-/// Trains some steps and prints the formula and the highest count of rank 0, without the batch.
-/// `count` sees all tensors; parts lie in shared memory, which is added. Collective over the world.
+struct ShardMemory {
+  std::int64_t formula = 0; // highest bytes of a step by formula_bytes
+  std::int64_t highest = 0; // and as counted
+  std::int64_t kept = 0; // of them, what the forward of a microbatch keeps
+};
+
+/// Trains some steps and counts the bytes of this rank in the last one, without the batch. `count`
+/// sees all tensors; parts lie in shared memory, which is added. Collective over the world.
 template <typename MakeNet, typename MakeOptimizer>
-void report_shard_memory(
+ShardMemory shard_memory(
     MemoryCount& count,
     const MakeNet& make_net,
     const MakeOptimizer& make_optimizer,
@@ -52,16 +58,15 @@ void report_shard_memory(
     const at::Tensor& x,
     const at::Tensor& y,
     int microbatches) {
-  std::int64_t kept = 0;
-  std::int64_t formula = 0;
+  ShardMemory found;
   {
     auto plain = make_net();
     const at::Tensor rows = x.narrow(0, 0, x.size(0) / microbatches);
     const at::Tensor targets = y.narrow(0, 0, rows.size(0));
     const std::int64_t before = count.now();
     const at::Tensor loss = torch::mse_loss(plain(rows), targets);
-    kept = count.now() - before;
-    formula = formula_bytes(plain->parameters(), how, kept);
+    found.kept = count.now() - before;
+    found.formula = formula_bytes(plain->parameters(), how, found.kept);
   }
   const std::int64_t base = count.now();
   DistributedModel model{make_net()};
@@ -86,16 +91,23 @@ void report_shard_memory(
     optimizer.step();
     barrier();
   }
+  found.highest = count.most() - base + shared;
+  return found;
+}
+
+/// Prints what shard_memory finds on rank 0. Collective over the world.
+inline void print(const ShardMemory& found) {
   if (rank() == 0) {
     const double mib = 1 << 20;
-    const auto highest = static_cast<double>(count.most() - base + shared);
+    const auto formula = static_cast<double>(found.formula);
+    const auto highest = static_cast<double>(found.highest);
     std::printf(
         "memory of a rank in a step: %.1f MiB by formula, %.1f MiB at the highest, %.3f of it\n"
         "  of these %.1f MiB are kept by the forward of a microbatch\n",
-        static_cast<double>(formula) / mib,
+        formula / mib,
         highest / mib,
-        highest / static_cast<double>(formula),
-        static_cast<double>(kept) / mib);
+        highest / formula,
+        static_cast<double>(found.kept) / mib);
   }
 }
 

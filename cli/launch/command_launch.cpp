@@ -12,6 +12,8 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/config/config.h"
+#include "tessera/config/launcher.h"
+#include "tessera/optim/step_seconds.h"
 
 #include "cli/blas_kernel.h"
 #include "cli/command.h"
@@ -54,6 +56,16 @@ LaunchRequest request_of(const Options& options, const std::vector<std::string>&
   }
   // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread runs yet
   request.threads_are_set = std::getenv("OMP_NUM_THREADS") != nullptr;
+  for (const char* name :
+       {config::kLauncherVariable,
+        optim::kStepSecondsVariable,
+        "TESSERA_LOG",
+        "OPENBLAS_CORETYPE"}) {
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread runs yet
+    if (!options.hostfile.empty() && std::getenv(name) != nullptr) {
+      request.passed_on.emplace_back(name);
+    }
+  }
   // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread runs yet
   if (std::getenv("OPENBLAS_CORETYPE") == nullptr) {
     request.blas_kernel =

@@ -312,6 +312,9 @@ std::vector<std::string> mpirun_command(const LaunchRequest& request, const Mach
   if (alone && !request.blas_kernel.empty()) {
     options.put("x OPENBLAS_CORETYPE", {"-x", "OPENBLAS_CORETYPE=" + request.blas_kernel});
   }
+  for (const std::string& name : request.passed_on) {
+    options.put("x " + name, {"-x", name});
+  }
   if (request.restart > 0) {
     options.put("x TESSERA_RESTART", {"-x", str("TESSERA_RESTART=", request.restart)});
   }

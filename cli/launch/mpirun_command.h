@@ -19,6 +19,8 @@ struct LaunchRequest {
   bool threads_are_set = false; // whether OMP_NUM_THREADS is in the environment
   // OPENBLAS_CORETYPE for ranks on this machine, "" for OpenBLAS's own choice
   std::string blas_kernel;
+  /// Variables of this environment that ranks on other hosts get too: mpirun passes none on.
+  std::vector<std::string> passed_on;
   int restart = 0; // number of the restart; 0: the first start
 };
 

@@ -70,7 +70,10 @@ pid_t start(const std::vector<std::string>& command, const sigset_t& signals) {
 
 } // namespace
 
-RunOutcome run_child(const std::vector<std::string>& command, std::chrono::seconds grace) {
+RunOutcome run_child(
+    const std::vector<std::string>& command,
+    std::chrono::seconds grace,
+    const std::function<bool()>& enough) {
   constexpr std::chrono::seconds kLastGrace(5);
   const BlockedSignals signals;
   const pid_t child = start(command, signals.before());
@@ -116,6 +119,8 @@ RunOutcome run_child(const std::vector<std::string>& command, std::chrono::secon
       } else {
         send(SIGKILL, kLastGrace);
       }
+    } else if (sent == 0 && enough && enough()) {
+      send(SIGTERM, grace);
     }
   }
 }

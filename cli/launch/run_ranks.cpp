@@ -63,9 +63,12 @@ class RankEnds {
 
 } // namespace
 
-RunOutcome run_ranks(const std::vector<std::string>& command, std::chrono::seconds grace) {
+RunOutcome run_ranks(
+    const std::vector<std::string>& command,
+    std::chrono::seconds grace,
+    const std::function<bool()>& enough) {
   const RankEnds ends;
-  RunOutcome outcome = run_child(command, grace);
+  RunOutcome outcome = run_child(command, grace, enough);
   if (outcome.exit_status != 0 && !outcome.asked_to_end && ends.all_ended_well()) {
     std::fprintf(
         stderr,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,9 @@ namespace tessera::cli {
 /// Throws: Error when the command cannot be started, naming it.
 ///
 /// Threads: as run_child; no other thread may use the environment.
-RunOutcome run_ranks(const std::vector<std::string>& command, std::chrono::seconds grace);
+RunOutcome run_ranks(
+    const std::vector<std::string>& command,
+    std::chrono::seconds grace,
+    const std::function<bool()>& enough = nullptr);
 
 } // namespace tessera::cli

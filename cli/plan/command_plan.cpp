@@ -211,19 +211,8 @@ void print_faster_untried(
   }
 }
 
-/// Runs the best, prints predicted beside measured, keeps the figures; the
-/// index of the winner.
-int try_best(
-    const Options& options,
-    const planner::SearchResult& result,
-    const cost::DescribedModel& model,
-    const cost::Cluster& cluster,
-    const cost::Constants& constants) {
-  if (!model.traced()) {
-    throw ConfigError(
-        "--trials trains, so it needs a model: write --model or --job in place "
-        "of --model-file");
-  }
+/// Sets the job of trials. Returns the folder of tokens that were made for it, "" for none.
+std::filesystem::path set_job(const Options& options, TrialOptions& trial) {
   std::optional<models::LanguageModelSizes> sizes;
   if (!options.input.preset.empty()) {
     sizes = models::language_model_sizes(models::find_preset(options.input.preset).options);
@@ -234,8 +223,6 @@ int try_best(
             options.input.preset,
             " without --trials"));
   }
-  TrialOptions trial = options.trial;
-  trial.ranks = cluster.device_count();
   std::filesystem::path made_data;
   auto job = job_object(job_text(options), "the job");
   if (options.input.job_file.empty() && options.data.empty()) {
@@ -265,6 +252,23 @@ int try_best(
     job["data"]["directory"] = made_data.string();
   }
   trial.job = job.dump();
+  return made_data;
+}
+
+/// Runs the best, prints predicted beside measured, keeps the figures; the
+/// index of the winner.
+int try_best(
+    const Options& options,
+    const planner::SearchResult& result,
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    const cost::Constants& constants) {
+  TrialOptions trial = options.trial;
+  trial.ranks = cluster.device_count();
+  std::filesystem::path made_data;
+  if (model.traced()) {
+    made_data = set_job(options, trial);
+  }
   const std::vector<std::size_t> tried = tried_of(options, result);
   std::vector<planner::Candidate> candidates;
   for (const std::size_t i : tried) {
@@ -341,6 +345,20 @@ void explain_best(
 /// What is only priced cannot be written or tried.
 void refuse_what_cannot_run(const Options& options) {
   const planner::SearchOptions& search = options.input.search;
+  const bool described = !options.input.model_file.empty();
+  if (options.trials > 0 && described && options.trial.program.empty()) {
+    throw ConfigError(
+        "--trials trains, so it needs the program that trains the described model, after -- at the "
+        "end: tessera plan --model-file ... --trials 5 -- ./my_training; or write --model or --job "
+        "in place of --model-file");
+  }
+  if (!options.trial.program.empty() && (options.trials == 0 || !described)) {
+    throw ConfigError(
+        str("'",
+            options.trial.program.front(),
+            "': a program after -- is run by trials of a model of --model-file (--trials K), and "
+            "by nothing else; a job or a preset is trained by tessera train"));
+  }
   if (options.trials > 0 &&
       (search.subsets || search.spare_nodes > 0 || options.input.objective != "time")) {
     throw ConfigError(
@@ -386,7 +404,7 @@ void run(const Options& options) {
   }
   // What is written must run; what is tried runs on the hosts as they are.
   PlanningInput input = options.input;
-  input.search.runnable_only = input.search.runnable_only || writes(options);
+  input.search.runnable_only = input.search.runnable_only || writes(options) || options.trials > 0;
   input.search.keep_node_order = input.search.keep_node_order || options.trials > 0;
   input.writes_job = !into_configuration(options);
   refuse_what_cannot_run(options);
@@ -529,6 +547,10 @@ void set_up(CLI::App& app) {
       "--calibrate",
       options->calibration,
       "rank by seconds that such a file corrects, of this or another model on the same machine");
+  app.add_option(
+      "program",
+      options->trial.program,
+      "after --: the program that trains the model of --model-file in trials, with its arguments");
   for (CLI::Option* other : {schema, price, trials, calibrate, widths}) {
     json->excludes(other);
   }

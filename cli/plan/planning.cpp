@@ -80,6 +80,7 @@ const std::map<std::string, planner::Method> kMethods = {
     {"amp", planner::Method::kAmp},
     {"annealing", planner::Method::kAnnealing},
     {"megatron", planner::Method::kMegatron},
+    {"uniform", planner::Method::kUniform},
     {"random", planner::Method::kRandom}};
 
 const std::map<std::string, planner::Objective> kObjectives = {
@@ -140,9 +141,9 @@ void add_planning_options(CLI::App& app, PlanningInput& input) {
   app.add_option(
          "--method",
          input.method,
-         "amp, annealing (of the placement), megatron (its heuristics) or "
+         "amp, annealing (of the placement), megatron (its heuristics), uniform (even layers) or "
          "random")
-      ->check(CLI::IsMember({"amp", "annealing", "megatron", "random"}))
+      ->check(CLI::IsMember({"amp", "annealing", "megatron", "uniform", "random"}))
       ->capture_default_str();
   app.add_option("--keep", input.search.keep, "best strategies to show")
       ->check(CLI::Range(1, 100000))

@@ -14,6 +14,8 @@
 #include "tessera/base/files.h"
 #include "tessera/base/json/parse.h"
 #include "tessera/base/statistics.h"
+#include "tessera/config/launcher.h"
+#include "tessera/optim/step_seconds.h"
 #include "tessera/planner/planned_config.h"
 #include "tessera/planner/to_config.h"
 #include "tessera/report/run_log.h"
@@ -77,6 +79,71 @@ std::string trial_job(
 }
 
 struct TrialInterrupted {};
+
+/// Returns the seconds of updates that a program has written so far (optim::StepSeconds).
+std::vector<double> seconds_of_updates(const std::string& text) {
+  std::vector<double> seconds;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const auto begin = line.find(optim::kStepSecondsLine);
+    const auto colon = line.rfind(": ");
+    if (begin != std::string::npos && colon != std::string::npos && colon > begin) {
+      seconds.push_back(std::strtod(line.c_str() + colon + 2, nullptr));
+    }
+  }
+  return seconds;
+}
+
+/// Trains a few steps with a program that is not ours.
+Trial run_program(
+    const planner::Candidate& candidate,
+    const cost::DescribedModel& model,
+    const TrialOptions& options,
+    const WorkFolder& folder) {
+  constexpr std::size_t kWarmUp = 1; // the first update has no line
+  Trial trial;
+  trial.predicted_seconds = candidate.seconds();
+  const std::string errors = folder.file("errors.txt");
+  fs::remove(errors);
+  const std::string self = fs::read_symlink("/proc/self/exe").string();
+  std::vector<std::string> command = {
+      "/bin/sh",
+      "-c",
+      "exec timeout -k 10 \"$0\" \"$@\" > /dev/null 2> " + errors,
+      std::to_string(options.timeout_seconds),
+      "env",
+      str(config::kLauncherVariable, "=", planner::to_config_json(candidate, model)),
+      str(optim::kStepSecondsVariable, "=1"),
+      self,
+      "launch",
+      "-n",
+      std::to_string(options.ranks)};
+  if (!options.hostfile.empty()) {
+    command.insert(command.end(), {"--hostfile", options.hostfile});
+  }
+  command.emplace_back("--");
+  command.insert(command.end(), options.program.begin(), options.program.end());
+  const auto written = [&] { return try_read_file(errors).bytes.value_or(""); };
+  const auto wanted = static_cast<std::size_t>(options.steps) - 1;
+  const auto enough = [&] { return seconds_of_updates(written()).size() >= wanted; };
+  const RunOutcome outcome = run_ranks(command, std::chrono::seconds(10), enough);
+  if (outcome.asked_to_end) {
+    throw TrialInterrupted{};
+  }
+  std::vector<double> seconds = seconds_of_updates(written());
+  if (seconds.size() < wanted && outcome.exit_status != 0) {
+    trial.failure = reason_of_failure(written(), outcome.exit_status);
+  } else if (seconds.size() <= kWarmUp) {
+    trial.failure =
+        str("it ended after fewer than ",
+            kWarmUp + 2,
+            " calls of DistributedOptimizer::step, of which a trial takes the time");
+  } else {
+    seconds.erase(seconds.begin(), seconds.begin() + kWarmUp);
+    trial.measured_seconds = median(std::move(seconds));
+  }
+  return trial;
+}
 
 Trial run_one(
     const planner::Candidate& candidate,
@@ -203,7 +270,9 @@ std::vector<Trial> run_trials(
       if (between_trials.asked()) {
         throw TrialInterrupted{};
       }
-      trials.push_back(run_one(candidates[i], model, options, i, folder));
+      trials.push_back(
+          options.program.empty() ? run_one(candidates[i], model, options, i, folder)
+                                  : run_program(candidates[i], model, options, folder));
     } catch (const TrialInterrupted&) {
       if (planner::fastest(trials) < 0) {
         throw Error("trials: interrupted before any had finished");

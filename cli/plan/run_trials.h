@@ -17,6 +17,9 @@ struct TrialOptions {
   std::string hostfile; // "": this machine
   int timeout_seconds = 600; // of one trial
   std::string job; // JSON of a job that trains the model, without a strategy
+  /// In place of a job: a program that trains a described model, with its arguments. It gets the
+  /// strategy in the variable SM_HP_MP_PARAMETERS, and is asked to end after `steps` updates.
+  std::vector<std::string> program;
   /// Where the files of every trial are kept: its job, log and timeline, and the timeline that the
   /// simulator gives the same strategy, as trial_N.json, trial_N.jsonl, trial_N.timeline.json and
   /// trial_N.simulated.json. "": nowhere.

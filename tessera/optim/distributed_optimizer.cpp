@@ -21,6 +21,7 @@
 #include "tessera/optim/numbers_of_ranks.h"
 #include "tessera/optim/rounding_places.h"
 #include "tessera/optim/state_sharing.h"
+#include "tessera/optim/step_seconds.h"
 #include "tessera/state/optimizer_state_key.h"
 
 namespace tessera::optim {
@@ -34,6 +35,7 @@ DistributedOptimizer::DistributedOptimizer(
     : optimizer_(with_own_lbfgs(std::move(optimizer))),
       masters_(std::make_unique<MasterWeights>()),
       sharing_(std::make_unique<StateSharing>()),
+      step_seconds_(std::make_unique<StepSeconds>()),
       model_set_(models) {
   register_lbfgs_state();
   register_adamw_8bit_state();
@@ -372,8 +374,10 @@ at::Tensor DistributedOptimizer::step(const Closure& closure) {
   prepare();
   const bool whole_here =
       context.group(Group::kMP).size() == 1 && !sharing_->in_use(models_) && !has_shards();
-  return sharing_->update(
+  at::Tensor loss = sharing_->update(
       context, models_, [&] { return update_shards([&] { return update(closure, whole_here); }); });
+  step_seconds_->updated(context.world->rank());
+  return loss;
 }
 
 at::Tensor DistributedOptimizer::update(const Closure& closure, bool whole_here) {

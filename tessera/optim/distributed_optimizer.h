@@ -27,6 +27,7 @@ namespace tessera::optim {
 class LossScaling;
 class MasterWeights;
 class StateSharing;
+class StepSeconds;
 struct NormOf;
 struct Norms;
 struct OptimizerAccess;
@@ -234,6 +235,7 @@ class DistributedOptimizer : private PlaceOfOptimizer {
   std::vector<at::Tensor> parameters_; // the model's own, masters or not
   std::unique_ptr<MasterWeights> masters_;
   std::unique_ptr<StateSharing> sharing_; // of shard_optimizer_state
+  std::unique_ptr<StepSeconds> step_seconds_;
   std::unique_ptr<LossScaling> scaling_; // with fp16
   std::weak_ptr<model::ModelSet> model_set_;
   /// The models' parameters that this rank owns, and their masters, by address.

@@ -1,6 +1,7 @@
 #include "tessera/planner/methods.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -120,6 +121,39 @@ amp(const cost::DescribedModel& model, const cost::Cluster& cluster, const Searc
   return result;
 }
 
+namespace {
+
+// What has as many layers or parameters in each stage of this point, and fits.
+std::vector<Candidate> even_candidates(
+    const Pricer& pricer,
+    const Point& point,
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster) {
+  const int layers = static_cast<int>(model.layers.size());
+  std::vector<Candidate> result;
+  for (const auto& cuts : {even_layers(layers, point.pp), even_parameters(model, point.pp)}) {
+    cost::Strategy strategy = pricer.strategy(point);
+    strategy.boundaries = cuts;
+    strategy.device_of_rank =
+        cost::lay_out(strategy, "PDT", devices_in_order(cluster, file_order(cluster)));
+    Candidate candidate = pricer.priced(std::move(strategy));
+    candidate.node_order = file_order(cluster);
+    if (candidate.cost.fits()) {
+      result.push_back(std::move(candidate));
+    }
+    if (point.pp == 1) {
+      break; // one stage: both cuts are the same
+    }
+  }
+  return result;
+}
+
+void append(std::vector<Candidate>& to, std::vector<Candidate> more) {
+  std::move(more.begin(), more.end(), std::back_inserter(to));
+}
+
+} // namespace
+
 std::vector<Candidate> megatron_heuristics(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster,
@@ -142,7 +176,6 @@ std::vector<Candidate> megatron_heuristics(
   std::stable_sort(points.begin(), points.end(), [](const Point& a, const Point& b) {
     return a.tp * a.pp < b.tp * b.pp;
   });
-  const int layers = static_cast<int>(model.layers.size());
   std::vector<Candidate> result;
   for (const int size : sizes) {
     // Take the least tp x pp that fits with even layers or even parameters; all
@@ -155,22 +188,27 @@ std::vector<Candidate> megatron_heuristics(
       if (point.microbatch_size != size || (product > 0 && point.tp * point.pp > product)) {
         continue;
       }
-      for (const auto& cuts : {even_layers(layers, point.pp), even_parameters(model, point.pp)}) {
-        cost::Strategy strategy = pricer.strategy(point);
-        strategy.boundaries = cuts;
-        strategy.device_of_rank =
-            cost::lay_out(strategy, "PDT", devices_in_order(cluster, file_order(cluster)));
-        Candidate candidate = pricer.priced(std::move(strategy));
-        candidate.node_order = file_order(cluster);
-        if (candidate.cost.fits()) {
-          product = point.tp * point.pp;
-          result.push_back(std::move(candidate));
-        }
-        if (point.pp == 1) {
-          break; // one stage: both cuts are the same
-        }
+      std::vector<Candidate> found = even_candidates(pricer, point, model, cluster);
+      if (!found.empty()) {
+        product = point.tp * point.pp;
+        append(result, std::move(found));
       }
     }
+  }
+  return result;
+}
+
+std::vector<Candidate> uniform_strategies(
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    const SearchOptions& options) {
+  const Pricer pricer(model, cluster, options);
+  std::vector<Candidate> result;
+  for (const Point& point : points_of(model, cluster, options)) {
+    if (stopped(options)) {
+      break;
+    }
+    append(result, even_candidates(pricer, point, model, cluster));
   }
   return result;
 }

@@ -28,12 +28,17 @@ void amp_into(
     Best& best,
     SearchResult& result);
 
-/// Return the baselines of sections 4.1 and 4.5: for each microbatch size the least
-/// tp x pp that fits; and random strategies, whether they fit or not.
+/// Return baselines with as many layers or parameters in each stage and devices in the order of the
+/// file: for each microbatch size the least tp x pp that fits (section 4.1); or all that fit.
 std::vector<Candidate> megatron_heuristics(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster,
     const SearchOptions& options);
+std::vector<Candidate> uniform_strategies(
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    const SearchOptions& options);
+/// Returns random strategies, whether they fit or not (section 4.5).
 std::vector<Candidate> random_strategies(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster,

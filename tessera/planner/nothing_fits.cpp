@@ -2,7 +2,9 @@
 
 #include <cstdio>
 #include <limits>
+#include <map>
 #include <optional>
+#include <string>
 
 #include "tessera/planner/methods.h"
 #include "tessera/planner/pricer.h"
@@ -139,12 +141,14 @@ NothingFits nothing_fits(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster,
     const SearchOptions& options) {
-  if (options.method == Method::kRandom || options.method == Method::kMegatron) {
+  const std::map<Method, std::string> kFew = {
+      {Method::kRandom, "random"}, {Method::kMegatron, "megatron"}, {Method::kUniform, "uniform"}};
+  if (const auto few = kFew.find(options.method); few != kFew.end()) {
     // These methods try few strategies, and may miss those that fit.
     if (const auto found = one_that_fits(model, cluster, options)) {
       return {
           str("no strategy that the method \"",
-              options.method == Method::kRandom ? "random" : "megatron",
+              few->second,
               "\" tried fits; the method \"amp\" finds one that does (",
               degrees_of(found->strategy),
               ")"),

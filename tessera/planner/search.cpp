@@ -90,6 +90,9 @@ SearchResult search_by_estimate(
   if (options.method == Method::kMegatron) {
     sorted(megatron_heuristics(model, cluster, options));
     result.interrupted = stopped();
+  } else if (options.method == Method::kUniform) {
+    sorted(uniform_strategies(model, cluster, options));
+    result.interrupted = stopped();
   } else if (options.method == Method::kRandom) {
     sorted(random_strategies(model, cluster, options));
     result.interrupted = stopped();
@@ -131,7 +134,7 @@ SearchResult search_by_estimate(
     throw nothing_fits(model, cluster, options);
   }
   if (result.interrupted || options.method == Method::kMegatron ||
-      options.method == Method::kRandom) {
+      options.method == Method::kUniform || options.method == Method::kRandom) {
     result.lower_bound = 0;
   } else {
     // Points that were passed over are bounded by more than the best.

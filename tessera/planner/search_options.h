@@ -25,6 +25,7 @@ enum class Method {
         // assignment (section 3.6)
   kAnnealing, // kAmp, then simulated annealing of the placement (section 4.2)
   kMegatron, // the least tp x pp that fits, even layers (section 4.1)
+  kUniform, // all degrees and microbatch sizes, even layers
   kRandom // strategies drawn without a cost model (section 4.5, RS)
 };
 

@@ -141,12 +141,14 @@ void change_gradient(const c10::OperatorHandle& op, torch::jit::Stack* stack, Gr
     }
   };
   if (name == "aten::zero_") {
+    set_to_zero(slot);
     change([](at::Tensor& tensor) { tensor.zero_(); });
   } else if (name == "aten::mul_" || name == "aten::div_") {
     const c10::IValue& factor = given.at(1);
     if (given.size() != 2 || (factor.isTensor() && factor.toTensor().numel() != 1)) {
       refuse_gradient(op, slot);
     }
+    fill_zero(slot); // a factor may be infinite
     const at::Scalar number = factor.isTensor() ? factor.toTensor().item() : factor.toScalar();
     change([&](at::Tensor& tensor) {
       name == "aten::mul_" ? tensor.mul_(number) : tensor.div_(number);
@@ -226,6 +228,20 @@ void watch() {
 }
 
 } // namespace
+
+void set_to_zero(GradientSlot& slot) {
+  at::Tensor& average = slot.part.mutable_grad();
+  slot.zero = slot.zero || average.defined();
+  average = at::Tensor();
+}
+
+void fill_zero(GradientSlot& slot) {
+  if (std::exchange(slot.zero, false)) {
+    const at::Tensor part = slot.part.detach();
+    slot.part.mutable_grad() =
+        at::zeros(part.sizes(), slot.f32_sums ? f32_sum_options(part) : part.options());
+  }
+}
 
 void make_parted(const at::Tensor& parameter, std::shared_ptr<const Source> source) {
   watch();

@@ -29,7 +29,10 @@ struct Source {
 /// Gradients of one parameter on this rank.
 struct GradientSlot {
   std::string name; // of the parameter
-  at::Tensor part; // of the parameter; its grad is the average over the replicas
+  at::Tensor part; // of the parameter; its grad is the average over the replicas, unless `zero`
+  /// The average is zero and takes no memory, since a step that reaches the parameter needs none of
+  /// it; the grad of `part` is undefined then. An optimizer is given the zeros (fill_zero).
+  bool zero = false;
   /// Of this part, over the ranks of the shard group, not averaged yet; of f16 in f32, because it
   /// is not scaled and may be out of f16's range.
   at::Tensor sum;
@@ -37,9 +40,14 @@ struct GradientSlot {
   at::Tensor extra; // of the whole parameter, from a backward outside of steps
   bool f32_sums = false; // gradients of a 16-bit parameter are f32
   bool active() const {
-    return part.grad().defined() || (reached && sum.defined()) || extra.defined();
+    return zero || part.grad().defined() || (reached && sum.defined()) || extra.defined();
   }
 };
+
+/// Makes the average zero, or undefined where there is none, and gives its memory back.
+void set_to_zero(GradientSlot& slot);
+/// Makes a tensor of a zero average that has none.
+void fill_zero(GradientSlot& slot);
 
 /// Takes the parameter's memory away. From now on an operator that reads the parameter, or a view
 /// of it, finds the memory of `source` there for its time, gathered where parts of it are on other

@@ -91,6 +91,7 @@ void ShardReducer::settle() {
     if (!active_ && !is_gradient_handle(parameter.divided->whole.grad())) {
       GradientSlot& slot = *parameter.slot;
       slot.part.mutable_grad() = at::Tensor();
+      slot.zero = false;
       slot.sum = at::Tensor();
       slot.extra = at::Tensor();
       slot.reached = false;
@@ -273,9 +274,9 @@ void ShardReducer::forget(Parameter& parameter, bool set_to_none) {
     }
   }
   GradientSlot& slot = *parameter.slot;
-  const bool any = slot.part.grad().defined() || (slot.reached && slot.sum.defined());
-  slot.part.mutable_grad() =
-      any && !set_to_none ? at::zeros_like(slot.part.detach()) : at::Tensor();
+  const bool any = slot.zero || slot.part.grad().defined() || (slot.reached && slot.sum.defined());
+  slot.part.mutable_grad() = at::Tensor();
+  slot.zero = any && !set_to_none;
   slot.sum = at::Tensor();
   slot.extra = at::Tensor();
   slot.reached = false;

@@ -122,6 +122,7 @@ void ShardReducer::average(Parameter& parameter) {
   }
   at::Tensor& gradient = slot.part.mutable_grad();
   gradient = gradient.defined() ? gradient + sum : sum;
+  slot.zero = false;
 }
 
 void ShardReducer::learn_order() {
@@ -139,6 +140,9 @@ void ShardReducer::learn_order() {
 void ShardReducer::average_rest() {
   const at::NoGradGuard no_grad;
   settle();
+  for (const Parameter& parameter : parameters_) {
+    fill_zero(*parameter.slot);
+  }
   // One agreement: which parameters have a gradient that no step took, which have sums, and which
   // have an average.
   const std::size_t count = parameters_.size();

@@ -1,5 +1,8 @@
 // Parameters without memory where code wants bytes: messages, collectives, offloading. And ranks on
 // which a parameter's memory is not alike.
+#include <cstdint>
+
+#include "bench/blocks/shard_memory.h"
 #include "tests/mpi/sharding/support.h"
 
 namespace tessera::testing {
@@ -100,6 +103,79 @@ TEST(WithoutMemory, NothingLeavesWithOffloading) {
     } else {
       expect_same(model.state_dict(), wanted, "offloaded", 1e-5);
     }
+  }
+}
+
+/// Bytes of the average of one parameter's part, 0 where a zero takes none.
+std::int64_t bytes_of_averages(const sharding::ModelShards& shards) {
+  std::int64_t bytes = 0;
+  for (const auto& divided : shards.parameters().list()) {
+    const at::Tensor average = divided.part.grad();
+    bytes += average.defined() ? static_cast<std::int64_t>(average.nbytes()) : 0;
+  }
+  return bytes;
+}
+
+TEST(MemoryOfZeros, IsTakenWhereAnOptimizerAsksForThem) {
+  init(sharded(2));
+  const Ended ended;
+  DistributedModel model(seeded_block());
+  DistributedOptimizer optimizer{
+      torch::optim::SGD(model.parameters(), torch::optim::SGDOptions(0.1).momentum(0.5))};
+  auto step = tessera::step(
+      [&](torch::Tensor x, torch::Tensor y) { model.backward(torch::mse_loss(model(x), y)); });
+  const Batch mine = mine_of(random_batches(16)(0));
+  step(mine.x, mine.y);
+  optimizer.step();
+  const std::int64_t held = bytes_of_averages(shards_of(model));
+  EXPECT_GT(held, 0);
+  optimizer.zero_grad(/*set_to_none=*/false);
+  EXPECT_EQ(bytes_of_averages(shards_of(model)), 0);
+  for (const at::Tensor& parameter : model.parameters()) {
+    EXPECT_TRUE(parameter.grad().defined());
+  }
+  const TensorMap before = model.state_dict();
+  optimizer.step(); // momentum goes on, as with zeros
+  EXPECT_EQ(bytes_of_averages(shards_of(model)), held);
+  EXPECT_FALSE(model.state_dict().at("a.weight").equal(before.at("a.weight")));
+}
+
+struct WideImpl : torch::nn::Module {
+  WideImpl() : layers(register_module("layers", torch::nn::Sequential())) {
+    for (int i = 0; i < kLayers; ++i) {
+      layers->push_back(
+          torch::nn::Linear(torch::nn::LinearOptions(kColumns, kColumns).bias(false)));
+    }
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    return layers->forward(x);
+  }
+  static constexpr int kLayers = 24; // few enough for seconds, more than are on their way at a time
+  torch::nn::Sequential layers;
+};
+TESSERA_MODULE(Wide);
+
+TEST(MemoryOfAStep, IsWhatTheFormulaSays) {
+  auto& count = bench::MemoryCount::install();
+  for (const int degree : degrees()) {
+    Config config = sharded(degree);
+    config.sdp_reduce_bucket_size = kColumns * kColumns; // each gradient travels alone
+    init(config);
+    const Ended ended;
+    torch::manual_seed(7);
+    const Batch batch = random_batches(4, kColumns)(0);
+    const auto found = bench::shard_memory(
+        count,
+        [] { return Wide(); },
+        [](const std::vector<at::Tensor>& list) {
+          return torch::optim::SGD(list, torch::optim::SGDOptions(0.1));
+        },
+        {.degree = degree, .least_elements = 0, .moments = 0},
+        batch.x,
+        batch.y,
+        1);
+    EXPECT_LE(static_cast<double>(found.highest), 1.05 * static_cast<double>(found.formula))
+        << "degree " << degree;
   }
 }
 

@@ -201,6 +201,24 @@ TEST(Search, MegatronTakesTheLeastDegreesThatFit) {
   EXPECT_EQ(products(200'000'000), std::set<int>{4});
 }
 
+// All degrees with even layers: at least as good as the heuristic, and no better than the search.
+TEST(Search, UniformIsTheBestOfEvenLayers) {
+  const auto model = small_model(8, 1.0);
+  const auto cluster = small_cluster(2, 2);
+  const auto found = [&](Method method) {
+    SearchOptions options = with_method(method);
+    options.keep = 1000;
+    return search(model, cluster, options).best;
+  };
+  const auto uniform = found(Method::kUniform);
+  for (const Candidate& one : uniform) {
+    EXPECT_EQ(one.strategy.boundaries, cost::even_cuts(8, one.strategy.pp));
+  }
+  const auto seconds = [](const std::vector<Candidate>& best) { return best[0].cost.seconds; };
+  EXPECT_LT(seconds(uniform), seconds(found(Method::kMegatron)));
+  EXPECT_LT(seconds(found(Method::kAmp)), 0.99 * seconds(uniform));
+}
+
 TEST(Search, OneStrategyMayBeExecuted) {
   const auto model = small_model(4, 0.3);
   const auto cluster = small_cluster(1, 1);
@@ -232,7 +250,7 @@ TEST(Search, PlacementsAreBijections) {
   const auto model = small_model(8, 1.0);
   const auto cluster = small_cluster(2, 2);
   for (const Method method :
-       {Method::kAmp, Method::kAnnealing, Method::kMegatron, Method::kRandom}) {
+       {Method::kAmp, Method::kAnnealing, Method::kMegatron, Method::kUniform, Method::kRandom}) {
     for (const auto& one : search(model, cluster, with_method(method)).best) {
       const auto& devices = one.strategy.device_of_rank;
       const std::set<int> distinct(devices.begin(), devices.end());
