@@ -33,6 +33,16 @@ std::set<std::string> Config::whole_modules() const {
   return paths;
 }
 
+std::set<std::string> Config::divided_modules() const {
+  std::set<std::string> paths;
+  for (const auto& [path, degree] : tensor_parallel_degree_of) {
+    if (degree != 1) {
+      paths.insert(path);
+    }
+  }
+  return paths;
+}
+
 int Config::effective_default_partition() const {
   return default_partition.value_or(0);
 }

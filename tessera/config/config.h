@@ -166,6 +166,8 @@ struct Config {
   int effective_default_partition() const;
   /// The modules of `tensor_parallel_degree_of` with a degree of 1.
   std::set<std::string> whole_modules() const;
+  /// Those with another degree.
+  std::set<std::string> divided_modules() const;
 };
 
 /// Reads the JSON form: either the keys alone,

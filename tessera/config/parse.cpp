@@ -67,6 +67,26 @@ Value convert(const Key& key, const OrderedJson& value) {
   return {};
 }
 
+// The value, or of an object or a list its first part that the key does not take.
+std::string shown_wrong(const Key& key, const OrderedJson& value) {
+  const bool map = type_of(key) == Type::kMap && value.is_object();
+  if (map || (type_of(key) == Type::kList && value.is_array())) {
+    for (const auto& [place, part] : value.items()) {
+      OrderedJson alone;
+      if (map) {
+        alone[place] = part;
+      } else {
+        alone.push_back(part);
+      }
+      const Value converted = convert(key, alone);
+      if (std::holds_alternative<std::monostate>(converted) || !in_range(key, converted)) {
+        return str(form::shown(part), " at ", map ? quoted_briefly(place) : place);
+      }
+    }
+  }
+  return form::shown(value);
+}
+
 class Reader {
  public:
   Reader(std::string origin, Opener open, Config base = {})
@@ -229,7 +249,7 @@ class Reader {
     }
     const Value converted = convert(key, value);
     if (std::holds_alternative<std::monostate>(converted) || !in_range(key, converted)) {
-      findings_.add(key, str("found ", form::shown(value), "; write ", allowed(key)));
+      findings_.add(key, str("found ", shown_wrong(key, value), "; write ", allowed(key)));
       return;
     }
     set(key, config_, converted);

@@ -108,7 +108,8 @@ void ModelCore::replace_modules() {
   const int tp_size = context.group(Group::kTP).size();
   replacements_.root = root_;
   if (tp_size > 1) {
-    replacements_ = nn::replace_marked(root_, context.config.whole_modules(), make_beside);
+    replacements_ = nn::replace_marked(
+        root_, context.config.whole_modules(), make_beside, context.config.divided_modules());
     root_ = replacements_.root;
     for (const nn::ReplacedModule& replaced : replacements_.replaced) {
       if (nn::recomputes()) {

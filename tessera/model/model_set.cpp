@@ -43,6 +43,27 @@ void ModelSet::check_behind_step(const char* what) const {
   }
 }
 
+void ModelSet::check_may_wait(const char* what, const std::vector<int>& ranks) const {
+  if (!running_.inside) {
+    return;
+  }
+  const Context& context = this->context();
+  const int mine = context.coordinates().pp;
+  const auto other = std::find_if(ranks.begin(), ranks.end(), [&](int rank) {
+    return context.layout->coordinates(rank).pp != mine;
+  });
+  if (other != ranks.end()) {
+    throw UserError(
+        str(what,
+            " was called in a step function, which runs on pp rank 0 alone, and waits for the "
+            "script of rank ",
+            *other,
+            ", which is on pp rank ",
+            context.layout->coordinates(*other).pp,
+            "; call it behind the step, or over the DP_GROUP"));
+  }
+}
+
 void ModelSet::add(ModelCore& model) {
   check_own(model);
   model.enter(++models_made_, free_label(model.name()));

@@ -68,6 +68,9 @@ class ModelSet {
   void check_may_zero(const char* what);
   /// Throws: UserError inside a step: `what` acts on the whole step's gradients.
   void check_behind_step(const char* what) const;
+  /// Before `what`, such as "barrier", waits for scripts of other ranks of a group. Throws:
+  /// UserError inside a step of a pipeline where some of them have another pp_rank.
+  void check_may_wait(const char* what, const std::vector<int>& ranks) const;
 
   /// In order of construction.
   const std::vector<ModelCore*>& models() const {

@@ -148,14 +148,21 @@ SearchResult search_all_nodes(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster,
     const SearchOptions& options) {
+  // What these methods would not find themselves is not added to what they do.
+  const bool baseline = options.method == Method::kMegatron || options.method == Method::kUniform ||
+                        options.method == Method::kRandom;
   SearchOptions wider = options;
   wider.keep = std::max(options.keep, options.simulate);
   SearchResult result;
   try {
     result = search_by_estimate(model, cluster, wider);
-    add_unlike_replicas(model, cluster, wider, result.best);
+    if (!baseline) {
+      add_unlike_replicas(model, cluster, wider, result.best);
+    }
   } catch (const NothingFits&) {
-    add_unlike_replicas(model, cluster, wider, result.best); // samples follow memory
+    if (!baseline) {
+      add_unlike_replicas(model, cluster, wider, result.best); // samples follow memory
+    }
     if (result.best.empty()) {
       throw;
     }
@@ -168,8 +175,10 @@ SearchResult search_all_nodes(
       candidate.simulated_seconds = pricer.simulated_seconds(candidate.strategy);
     }
   }
-  add_whole_layers(model, cluster, options, result.best);
-  if (options.simulate > 0) {
+  if (!baseline) {
+    add_whole_layers(model, cluster, options, result.best);
+  }
+  if (!baseline && options.simulate > 0) {
     add_turns(model, cluster, options, result.best);
   }
   std::stable_sort(

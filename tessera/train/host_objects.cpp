@@ -11,6 +11,7 @@
 #include "tessera/comm/codec/object_codec.h"
 #include "tessera/context/context.h"
 #include "tessera/diagnostics/activity.h"
+#include "tessera/train/engine.h"
 
 namespace tessera {
 
@@ -33,6 +34,10 @@ std::pair<std::string, c10::IValue> receive_call(int rank, Group group) {
   const c10::IValue received = context().world->receive(global_rank(rank, group), kObjectTag);
   const auto& elements = received.toTupleRef().elements();
   return {elements.at(0).toStringRef(), elements.at(1)};
+}
+
+void check_may_wait(const char* call, const std::vector<int>& ranks) {
+  train::engine().model_set()->check_may_wait(call, ranks);
 }
 
 void send_call(const char* call, const c10::IValue& value, int rank, Group group) {
@@ -60,11 +65,13 @@ void send_object(const c10::IValue& value, int rank, Group group) {
 
 // The documentation's scripts receive with recv_from what a root broadcasts.
 c10::IValue receive_object(int rank, Group group) {
+  check_may_wait("recv_from", {global_rank(rank, group)});
   const diagnostics::activity::Operation shown("recv_from", context().group(group).name());
   return receive_call(rank, group).second;
 }
 
 c10::IValue broadcast_object(const c10::IValue& value, int root, Group group) {
+  check_may_wait(kBroadcast, context().group(group).ranks());
   const std::string& name = context().group(group).name();
   const diagnostics::activity::Operation shown(kBroadcast, name);
   if (global_rank(root, group) != context().world->rank()) {
@@ -92,6 +99,7 @@ c10::IValue broadcast_object(const c10::IValue& value, int root, Group group) {
 
 std::vector<c10::IValue> all_gather_object(const c10::IValue& value, Group group) {
   const Context& s = context();
+  check_may_wait("allgather", s.group(group).ranks());
   return comm::all_gather_object(*s.world, s.group(group), value, "allgather");
 }
 

@@ -282,6 +282,7 @@ comm::ProcessGroup& process_group(Group group) {
 }
 
 void barrier(Group group) {
+  train::engine().model_set()->check_may_wait("barrier", context().group(group).ranks());
   context().group(group).barrier();
 }
 void dp_barrier() {

@@ -111,7 +111,8 @@ std::vector<int> group_ranks(Group group);
 /// Throws: ConfigError before `init`, and without "ddp": true.
 comm::ProcessGroup& process_group(Group group);
 
-/// Waits for all ranks of the group. Collective over `group`.
+/// Waits for all ranks of the group. Collective over `group`. Throws: UserError inside a step of a
+/// pipeline for a group of several pp_ranks.
 void barrier(Group group = Group::kWorld);
 /// Collective over the DP_GROUP.
 void dp_barrier();

@@ -4,8 +4,8 @@
 #   hosts=(a b)  slots=(2 1)  rates=(1gbit 100mbit)  shares=(100 50)  processors=(0 1)
 # (shares: percent of one processor; processors: the one each host runs on, counted among those that
 # this script may use, so that hosts on different ones take no time from each other).
-# After: `launch COMMAND...` runs it on every
-# rank, $work is a folder of its own, everything is removed at the end.
+# After: `launch COMMAND...` runs it on every rank, `on_head COMMAND...` on the first host alone,
+# $work is a folder of its own with a host file `hosts`, everything is removed at the end.
 # Exit status 77: namespaces are not permitted here; nothing was tested.
 # shellcheck source=tests/cluster/hosts.sh
 . "$(dirname "${BASH_SOURCE[0]}")/hosts.sh"
@@ -78,15 +78,22 @@ chmod +x "$work/agent"
 for i in "${!hosts[@]}"; do
   echo "${hosts[$i]} slots=${slots[$i]}" >> "$work/hosts"
 done
-cat > "$work/launch.json" << JSON
-{"mpi": {"custom_mpi_options": "--mca plm_rsh_agent $work/agent --mca btl self,vader,tcp --mca btl_tcp_if_include 10.77.0.0/24 --mca oob_tcp_if_include 10.77.0.0/24 --mca mpi_yield_when_idle 1 --map-by slot"}}
-JSON
+ranks=$((${slots[*]/%/ +} 0))
+# Of every mpirun, also one that a program on the head starts.
+export OMPI_MCA_plm_rsh_agent=$work/agent OMPI_MCA_btl=self,vader,tcp
+export OMPI_MCA_btl_tcp_if_include=10.77.0.0/24 OMPI_MCA_oob_tcp_if_include=10.77.0.0/24
+export OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_rmaps_base_mapping_policy=slot
 
 cd "$work"
 export OMP_NUM_THREADS=1
+# What the launcher chooses for one host; with a host file it cannot know the others' processors,
+# but here they are this one.
+if kernel=$("$tessera" launch -n 1 --dry-run -- true | grep -o 'OPENBLAS_CORETYPE=[A-Za-z0-9]*'); then
+  export "${kernel?}"
+fi
 # The head is the first host; names are resolved there as everywhere. A network
 # namespace has a /sys of its own, so control groups are reached through $work.
-launch() {
+on_head() {
   local bind=""
   for group in "${groups[@]}"; do
     local place=$work/group.${group##*"$prefix"}
@@ -95,6 +102,8 @@ launch() {
   done
   unshare --mount sh -c "mount --bind '$work/names' /etc/hosts; $bind
     [ ! -e '$work/group.${hosts[0]}/cgroup.procs' ] || echo \$\$ > '$work/group.${hosts[0]}/cgroup.procs'
-    exec taskset -c '${processors[0]}' ip netns exec '$prefix${hosts[0]}' unshare --uts sh -c 'hostname ${hosts[0]}; exec \"\$@\"' _ \"\$@\"" _ \
-    "$tessera" launch -n 4 --hostfile "$work/hosts" --config "$work/launch.json" -- "$@"
+    exec taskset -c '${processors[0]}' ip netns exec '$prefix${hosts[0]}' unshare --uts sh -c 'hostname ${hosts[0]}; exec \"\$@\"' _ \"\$@\"" _ "$@"
+}
+launch() {
+  on_head "$tessera" launch -n "$ranks" --hostfile "$work/hosts" -- "$@"
 }

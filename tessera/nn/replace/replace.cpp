@@ -182,6 +182,26 @@ class Replacing {
     check_whole();
   }
 
+  /// Throws: ConfigError where one of the paths is not divided.
+  void check_divided(const std::set<std::string>& divided) const {
+    for (const std::string& path : divided) {
+      if (replaced_around(path) != nullptr) {
+        continue;
+      }
+      const auto whole = std::find_if(stayed_.begin(), stayed_.end(), [&](const auto& stayed) {
+        return path.starts_with(stayed + ".");
+      });
+      throw ConfigError(
+          str("tensor_parallel_degree_of, \"",
+              path,
+              whole != stayed_.end()
+                  ? str("\": it lies inside of \"",
+                        *whole,
+                        "\", which stays whole with all inside of it; leave one of the two out")
+                  : "\": no module of this path is divided" + what_to_write(path)));
+    }
+  }
+
   Replacements take() {
     return std::move(result_);
   }
@@ -204,6 +224,9 @@ class Replacing {
       return;
     }
     const bool marked = is_marked_tensor_parallel(*module);
+    if (marked) {
+      marked_.push_back(path);
+    }
     if (marked && whole_.contains(path)) {
       stayed_.insert(path);
       keep(*module, path, kWhole);
@@ -338,26 +361,40 @@ class Replacing {
       if (stayed_.contains(path)) {
         continue;
       }
-      const auto inside = std::find_if(
-          result_.replaced.begin(), result_.replaced.end(), [&](const ReplacedModule& replaced) {
-            return path.starts_with(replaced.path + ".");
-          });
-      throw ConfigError(str(
-          "tensor_parallel_degree_of, \"",
-          path,
-          inside != result_.replaced.end()
-              ? str("\": it lies inside of \"",
-                    inside->path,
-                    "\", in whose place one distributed module comes; write that path")
-              : "\": no module of this path is marked for tensor parallelism; write the path of "
-                "one that tessera::tensor_parallelism marks, as the lines \"tensor parallelism\" "
-                "of a run without the key show them"));
+      const ReplacedModule* inside = replaced_around(path);
+      throw ConfigError(
+          str("tensor_parallel_degree_of, \"",
+              path,
+              inside != nullptr
+                  ? str("\": it lies inside of \"",
+                        inside->path,
+                        "\", in whose place one distributed module comes; write that path")
+                  : "\": no module of this path is marked for tensor parallelism" +
+                        what_to_write(path)));
     }
+  }
+
+  /// Returns the replaced module that has this path or lies above it; nullptr for none.
+  const ReplacedModule* replaced_around(const std::string& path) const {
+    const auto found = std::find_if(
+        result_.replaced.begin(), result_.replaced.end(), [&](const ReplacedModule& replaced) {
+          return replaced.path.empty() || path == replaced.path ||
+                 path.starts_with(replaced.path + ".");
+        });
+    return found == result_.replaced.end() ? nullptr : &*found;
+  }
+
+  std::string what_to_write(const std::string& path) const {
+    return str(
+        "; write the path of one that tessera::tensor_parallelism marks, as the lines \"tensor "
+        "parallelism\" of a run without the key show them",
+        marked_.empty() ? "" : str("; the nearest is \"", nearest(path, marked_), "\""));
   }
 
   Holders holders_;
   const std::set<std::string>& whole_;
   std::set<std::string> stayed_;
+  std::vector<std::string> marked_; // paths
   const std::function<std::shared_ptr<DistributedModule>(const torch::nn::Module&, const Make&)>&
       around_;
   Replacements result_;
@@ -389,8 +426,11 @@ Replacements replace_marked(
     const ModulePtr& root,
     const std::set<std::string>& whole,
     const std::function<std::shared_ptr<DistributedModule>(const torch::nn::Module&, const Make&)>&
-        around) {
-  return Replacing(root, whole, around).take();
+        around,
+    const std::set<std::string>& divided) {
+  Replacing replacing(root, whole, around);
+  replacing.check_divided(divided);
+  return replacing.take();
 }
 
 std::vector<std::string> text_of(const Replacements& replacements) {

@@ -50,19 +50,21 @@ using Make = std::function<std::shared_ptr<DistributedModule>()>;
 /// values of their own until `take_over`.
 ///
 /// `whole`: paths of marked modules that stay as they are, with all inside them.
+/// `divided`: paths of modules that must be divided, or lie inside of one that is.
 /// `around` runs the making of a distributed module; it may delay its
 /// parameters as the original's are, and keeps the random numbers.
 /// Not collective, but all ranks of a TP_GROUP come to the same result.
 /// Threads: step thread only.
 /// Throws: ConfigError for an option of a scope that no module took, and for a path of `whole`
-/// that names no module that could stay whole.
+/// or `divided` that names no module that could stay whole or is divided.
 /// Source: Karakus et al. 2021, section 5.2.
 Replacements replace_marked(
     const std::shared_ptr<torch::nn::Module>& root,
     const std::set<std::string>& whole,
     const std::function<
         std::shared_ptr<DistributedModule>(const torch::nn::Module& original, const Make& make)>&
-        around);
+        around,
+    const std::set<std::string>& divided = {});
 
 /// Lines for people, one for each group of modules that are alike; modules
 /// inside replaced ones are counted with these:

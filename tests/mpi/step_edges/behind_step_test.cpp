@@ -46,6 +46,32 @@ TEST(BehindAStep, GradientsOfAPipelineAreNotSetToZeroInsideOfOne) {
   EXPECT_THAT(of_model, AllOf(HasSubstr("model.zero_grad()"), HasSubstr("before the step")));
 }
 
+TEST(BehindAStep, AScriptOfAnotherPipelineRankIsNotWaitedForInsideOfOne) {
+  if (world_size() == 1) {
+    return;
+  }
+  const std::vector<std::pair<const char*, void (*)()>> calls = {
+      {"barrier", [] { barrier(); }},
+      {"allgather", [] { allgather(rank()); }},
+      {"broadcast", [] { broadcast(rank(), 0); }},
+      {"recv_from", [] { recv_from<int>(1, Group::kMP); }}};
+  for (const auto& [name, call] : calls) {
+    const std::string error = error_in_step(
+        config_of(2, 2), [run = call](auto& /*model*/, auto& /*optimizer*/) { run(); });
+    EXPECT_THAT(
+        error,
+        AllOf(
+            HasSubstr(str(name, " was called in a step function")),
+            HasSubstr("on pp rank 1"),
+            HasSubstr("behind the step")));
+  }
+  // The replicas of a pipeline rank run the same script.
+  EXPECT_EQ(
+      error_in_step(
+          config_of(2, 2), [](auto& /*model*/, auto& /*optimizer*/) { allgather(1, Group::kDP); }),
+      "");
+}
+
 int rank_of_process() {
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);

@@ -124,6 +124,18 @@ TEST(Parse, NoJsonNamesLineAndColumn) {
   EXPECT_THAT(parse_error("{\"a\": \"\xff\"}"), HasSubstr("not valid JSON"));
 }
 
+TEST(Parse, OfAnObjectTheWrongPartIsShown) {
+  EXPECT_THAT(
+      parse_error(R"({"tensor_parallel_degree_of": {"b0": 1, "b1": "1"}})"),
+      HasSubstr("tensor_parallel_degree_of: found \"1\" at \"b1\"; write an object"));
+  EXPECT_THAT(
+      parse_error(R"({"tensor_parallel_degree_of": {"b0": 0}})"),
+      HasSubstr("tensor_parallel_degree_of: found 0 at \"b0\""));
+  EXPECT_THAT(
+      parse_error(R"({"tensor_parallel_degree_of": [1]})"),
+      HasSubstr("tensor_parallel_degree_of: found [1]; write an object"));
+}
+
 TEST(Parse, AnythingButAnObject) {
   EXPECT_THAT(parse_error("[1, 2]"), HasSubstr("test.json: found [1,2]; write an object of keys"));
   EXPECT_THAT(parse_error("null"), HasSubstr("found null"));

@@ -160,6 +160,20 @@ TEST(LaunchCommand, CountsRestarts) {
   EXPECT_THAT(options_of(one, Machine{8, false}), Contains("TESSERA_RESTART=3"));
 }
 
+TEST(LaunchCommand, PassesOnWhatIsSet) {
+  LaunchRequest one = request(2);
+  one.hostfile = "hosts";
+  one.hostfile_text = "node1 slots=2\n";
+  EXPECT_THAT(options_of(one, Machine{8, false}), Not(Contains("SM_HP_MP_PARAMETERS")));
+  one.passed_on = {"SM_HP_MP_PARAMETERS", "TESSERA_LOG"};
+  const Words words = options_of(one, Machine{8, false});
+  for (const std::string& name : one.passed_on) {
+    const auto found = std::find(words.begin(), words.end(), name);
+    ASSERT_NE(found, words.end()) << name;
+    EXPECT_EQ(*(found - 1), "-x");
+  }
+}
+
 TEST(LaunchCommand, FillsHostsAndPutsProcessesPerHost) {
   LaunchRequest one = request(6);
   one.hostfile = "hosts";

@@ -50,9 +50,10 @@ TESSERA_TP_REGISTER(Scale, DistributedScale)
 
 Replacements replaced(
     const std::shared_ptr<torch::nn::Module>& root,
-    const std::set<std::string>& whole = {}) {
+    const std::set<std::string>& whole = {},
+    const std::set<std::string>& divided = {}) {
   return replace_marked(
-      root, whole, [](const torch::nn::Module&, const Make& make) { return make(); });
+      root, whole, [](const torch::nn::Module&, const Make& make) { return make(); }, divided);
 }
 
 template <typename Error, typename Run>
@@ -88,6 +89,26 @@ TEST(Replacement, MarkedModulesStayWholeWhereThatIsSaid) {
         error_text<ConfigError>([&] { replaced(again.ptr(), {path}); }),
         HasSubstr("no module of this path is marked"));
   }
+}
+
+TEST(Replacement, ADegreeThatNothingTakesIsAnError) {
+  const auto made = [] {
+    Sequential list;
+    const TensorParallelismScope marked;
+    list->push_back(Scale(3));
+    list->push_back(Scale(5));
+    return list;
+  };
+  EXPECT_EQ(replaced(made().ptr(), {"0"}, {"1", "1.part"}).replaced.size(), 1U);
+  EXPECT_THAT(
+      error_text<ConfigError>([&] { replaced(made().ptr(), {"0"}, {"0.part"}); }),
+      HasSubstr("\"0.part\": it lies inside of \"0\", which stays whole"));
+  EXPECT_THAT(
+      error_text<ConfigError>([&] { replaced(made().ptr(), {}, {"7"}); }),
+      HasSubstr("\"7\": no module of this path is divided"));
+  EXPECT_THAT(
+      error_text<ConfigError>([&] { replaced(made().ptr(), {"10"}); }),
+      HasSubstr("the nearest is \"1\""));
 }
 
 TEST(Replacement, APartOfADividedModuleCannotStayWhole) {
