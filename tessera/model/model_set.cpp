@@ -48,19 +48,28 @@ void ModelSet::check_may_wait(const char* what, const std::vector<int>& ranks) c
     return;
   }
   const Context& context = this->context();
-  const int mine = context.coordinates().pp;
-  const auto other = std::find_if(ranks.begin(), ranks.end(), [&](int rank) {
-    return context.layout->coordinates(rank).pp != mine;
-  });
-  if (other != ranks.end()) {
-    throw UserError(
-        str(what,
-            " was called in a step function, which runs on pp rank 0 alone, and waits for the "
-            "script of rank ",
-            *other,
-            ", which is on pp rank ",
-            context.layout->coordinates(*other).pp,
-            "; call it behind the step, or over the DP_GROUP"));
+  const int self = context.world->rank();
+  const int pp = context.coordinates().pp;
+  for (const int rank : ranks) {
+    const int theirs = context.layout->coordinates(rank).pp;
+    if (theirs != pp) {
+      throw UserError(
+          str(what,
+              " was called in a step function, which runs on pp rank 0 alone, and waits for the "
+              "script of rank ",
+              rank,
+              ", which is on pp rank ",
+              theirs,
+              "; call it behind the step, or over the DP_GROUP"));
+    }
+    if (running_.tracing && rank != self) {
+      throw UserError(
+          str(what,
+              " was called in a step function while this rank alone traces it, and waits for the "
+              "script of rank ",
+              rank,
+              "; call it behind the step, or write if (!tessera::is_tracing()) before it"));
+    }
   }
 }
 

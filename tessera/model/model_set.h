@@ -69,7 +69,8 @@ class ModelSet {
   /// Throws: UserError inside a step: `what` acts on the whole step's gradients.
   void check_behind_step(const char* what) const;
   /// Before `what`, such as "barrier", waits for scripts of other ranks of a group. Throws:
-  /// UserError inside a step of a pipeline where some of them have another pp_rank.
+  /// UserError inside a step of a pipeline where some of them have another pp_rank, and while one
+  /// rank alone traces the step.
   void check_may_wait(const char* what, const std::vector<int>& ranks) const;
 
   /// In order of construction.

@@ -71,10 +71,10 @@ c10::IValue receive_object(int rank, Group group) {
 }
 
 c10::IValue broadcast_object(const c10::IValue& value, int root, Group group) {
-  check_may_wait(kBroadcast, context().group(group).ranks());
   const std::string& name = context().group(group).name();
   const diagnostics::activity::Operation shown(kBroadcast, name);
   if (global_rank(root, group) != context().world->rank()) {
+    check_may_wait(kBroadcast, {global_rank(root, group)});
     const auto [call, received] = receive_call(root, group);
     if (call != kBroadcast) {
       throw CommError(

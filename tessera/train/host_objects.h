@@ -52,8 +52,8 @@ T recv_from(int rank, Group group = Group::kWorld) {
 /// `broadcast` is a `send` to every other rank, so a receiver may call `broadcast` too, whose value
 /// is ignored there, or `recv_from(root)`, as scripts after the documentation do. Throws:
 /// ConfigError when `root` is no rank of the group; CommError when what came from there was sent
-/// with `send`, or has another type; UserError inside a step of a pipeline for a group of several
-/// pp_ranks.
+/// with `send`, or has another type; UserError inside a step of a pipeline when `root` has another
+/// pp_rank.
 template <typename T>
 T broadcast(const T& value, int root = 0, Group group = Group::kWorld) {
   return detail::unpack_received<T>(
@@ -62,7 +62,7 @@ T broadcast(const T& value, int root = 0, Group group = Group::kWorld) {
 
 /// Entry i came from rank i of the group. Collective over `group`.
 /// Throws: CommError where another rank calls something else, or has a value of another type;
-/// UserError as `broadcast`.
+/// UserError inside a step of a pipeline for a group of several pp_ranks.
 template <typename T>
 std::vector<T> allgather(const T& value, Group group = Group::kWorld) {
   std::vector<T> result;

@@ -53,7 +53,7 @@ TEST(BehindAStep, AScriptOfAnotherPipelineRankIsNotWaitedForInsideOfOne) {
   const std::vector<std::pair<const char*, void (*)()>> calls = {
       {"barrier", [] { barrier(); }},
       {"allgather", [] { allgather(rank()); }},
-      {"broadcast", [] { broadcast(rank(), 0); }},
+      {"broadcast", [] { broadcast(rank(), 1, Group::kMP); }},
       {"recv_from", [] { recv_from<int>(1, Group::kMP); }}};
   for (const auto& [name, call] : calls) {
     const std::string error = error_in_step(
@@ -65,11 +65,20 @@ TEST(BehindAStep, AScriptOfAnotherPipelineRankIsNotWaitedForInsideOfOne) {
             HasSubstr("on pp rank 1"),
             HasSubstr("behind the step")));
   }
-  // The replicas of a pipeline rank run the same script.
-  EXPECT_EQ(
-      error_in_step(
-          config_of(2, 2), [](auto& /*model*/, auto& /*optimizer*/) { allgather(1, Group::kDP); }),
-      "");
+  // The replicas of a pipeline rank run the same script, but one rank alone traces it.
+  const auto over_replicas = [](bool also_traced) {
+    return error_in_step(config_of(2, 2), [also_traced](auto& /*model*/, auto& /*optimizer*/) {
+      if (also_traced || !is_tracing()) {
+        allgather(1, Group::kDP);
+      }
+    });
+  };
+  EXPECT_EQ(over_replicas(false), "");
+  if (world_size() > 2) {
+    EXPECT_THAT(
+        over_replicas(true),
+        AllOf(HasSubstr("this rank alone traces it"), HasSubstr("!tessera::is_tracing()")));
+  }
 }
 
 int rank_of_process() {

@@ -107,7 +107,7 @@ TEST(Replacement, ADegreeThatNothingTakesIsAnError) {
       error_text<ConfigError>([&] { replaced(made().ptr(), {}, {"7"}); }),
       HasSubstr("\"7\": no module of this path is divided"));
   EXPECT_THAT(
-      error_text<ConfigError>([&] { replaced(made().ptr(), {"10"}); }),
+      error_text<ConfigError>([&] { replaced(made().ptr(), {"1x"}); }),
       HasSubstr("the nearest is \"1\""));
 }
 
