@@ -16,7 +16,7 @@ void StepSeconds::updated(int rank) {
   if (!asked_ || rank != 0) {
     return;
   }
-  const auto now = Clock::now();
+  const auto now = std::chrono::steady_clock::now();
   ++updates_;
   if (last_) {
     std::fprintf(

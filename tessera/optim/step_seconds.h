@@ -1,9 +1,8 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
-
-#include "tessera/base/stopwatch.h"
 
 namespace tessera::optim {
 
@@ -24,7 +23,7 @@ class StepSeconds {
  private:
   bool asked_;
   std::int64_t updates_ = 0;
-  std::optional<Clock::time_point> last_;
+  std::optional<std::chrono::steady_clock::time_point> last_;
 };
 
 } // namespace tessera::optim

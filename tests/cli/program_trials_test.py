@@ -23,7 +23,7 @@ def describe(folder):
     (folder / "model.json").write_text(json.dumps(
         {"name": "spiral", "global_batch_size": BATCH, "precision": "fp32", "layers": layers}))
     (folder / "cluster.json").write_text(json.dumps(
-        {"name": "two", "devices": {"cpu": {"memory_gib": 1}},
+        {"name": "two", "devices": {"cpu": {"memory_gib": 8}},
          "nodes": [{"device": "cpu", "count": 2, "intra_node_gbit_per_s": 10}]}))
 
 
@@ -39,24 +39,28 @@ with tempfile.TemporaryDirectory() as name:
     work = pathlib.Path(name)
     describe(work)
     described = ("--model-file", "model.json")
-    said = plan(work, *described, "--trials", "3", "--trial-steps", "5", "-o", "config.json",
-                "--", EXAMPLE)
-    rows = re.findall(r"^ +(\d+) +[\d.]+ +([\d.e-]+)  (pp \d+  dp \d+)", said, re.M)
-    tried = [row for row in rows if float(row[1]) > 0]
-    layouts = {layout for _, _, layout in tried}
-    # Replicas too, although the script asks for a pipeline: the trial's word goes before its own.
-    assert len(tried) >= 3 and {"pp 1  dp 2", "pp 2  dp 1"} <= layouts, said
-    winner = re.search(r"^winner: (\d+)$", said, re.M)
+    # The program notes what it is given, on both ranks, and then trains.
+    noting = r'printf "%s\036" "$SM_HP_MP_PARAMETERS" >> seen.$OMPI_COMM_WORLD_RANK; exec "$0"'
+    said = plan(work, *described, "--trials", "3", "--spread-trials", "--trial-steps", "5",
+                "-o", "config.json", "--", "/bin/sh", "-c", noting, EXAMPLE)
     trials = said[said.index("trials of 5 steps on 2 ranks"):]
-    measured = {rank: float(seconds) for rank, seconds in re.findall(
-        r"^ +(\d+) +[\d.]+ +([\d.e-]+)  pp", trials, re.M)}
+    rows = re.findall(r"^ +(\d+) +[\d.]+ +([\d.e-]+)  (pp \d+  dp \d+)", trials, re.M)
+    texts = [(work / f"seen.{rank}").read_text() for rank in (0, 1)]
+    assert texts[0] == texts[1] and len(rows) == 3, (said, texts)
+    given = [json.loads(text) for text in texts[0].split("\036")[:-1]]
+    for (_, seconds, layout), config in zip(rows, given, strict=True):
+        pp = config.get("pipeline_parallel_degree", 1)
+        assert float(seconds) > 0 and layout == f"pp {pp}  dp {2 // pp}", (said, config)
+    assert len({layout for _, _, layout in rows}) == 2, said
+    winner = re.search(r"^winner: (\d+)$", said, re.M)
+    measured = {rank: float(seconds) for rank, seconds, _ in rows}
     assert winner and measured[winner[1]] == min(measured.values()), said
     written = json.loads((work / "config.json").read_text())
     assert f"written: pp {written.get('pipeline_parallel_degree', 1)}  " in said, (said, written)
     # A program whose updates nobody sees, and one that fails.
-    said = plan(work, *described, "--trials", "1", "--", "/bin/true", status=2)
+    said = plan(work, *described, "--trials", "1", "--", "/bin/true", status=1)
     assert "it ended after fewer than 3 calls of DistributedOptimizer::step" in said, said
-    said = plan(work, *described, "--trials", "1", "--", "/bin/false", status=2)
+    said = plan(work, *described, "--trials", "1", "--", "/bin/false", status=1)
     assert "exit status 1" in said and "all 1 trials failed" in said, said
     # What is missing, and what fits nothing.
     said = plan(work, *described, "--trials", "1", status=2)
