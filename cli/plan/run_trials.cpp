@@ -94,6 +94,34 @@ std::vector<double> seconds_of_updates(const std::string& text) {
   return seconds;
 }
 
+std::string own_program() {
+  return fs::read_symlink("/proc/self/exe").string();
+}
+
+/// Returns the command that launches a program on the ranks of a trial, with variables such as
+/// "NAME=value" in its environment, and ends what hangs. What it writes goes to the file `errors`.
+std::vector<std::string> trial_command(
+    const TrialOptions& options,
+    const std::string& errors,
+    const std::vector<std::string>& variables,
+    const std::vector<std::string>& program) {
+  // The shell only redirects.
+  std::vector<std::string> command = {
+      "/bin/sh",
+      "-c",
+      "exec timeout -k 10 \"$0\" \"$@\" > /dev/null 2> " + errors,
+      std::to_string(options.timeout_seconds),
+      "env"};
+  command.insert(command.end(), variables.begin(), variables.end());
+  command.insert(command.end(), {own_program(), "launch", "-n", std::to_string(options.ranks)});
+  if (!options.hostfile.empty()) {
+    command.insert(command.end(), {"--hostfile", options.hostfile});
+  }
+  command.emplace_back("--");
+  command.insert(command.end(), program.begin(), program.end());
+  return command;
+}
+
 /// Trains a few steps with a program that is not ours.
 Trial run_program(
     const planner::Candidate& candidate,
@@ -105,24 +133,12 @@ Trial run_program(
   trial.predicted_seconds = candidate.seconds();
   const std::string errors = folder.file("errors.txt");
   fs::remove(errors);
-  const std::string self = fs::read_symlink("/proc/self/exe").string();
-  std::vector<std::string> command = {
-      "/bin/sh",
-      "-c",
-      "exec timeout -k 10 \"$0\" \"$@\" > /dev/null 2> " + errors,
-      std::to_string(options.timeout_seconds),
-      "env",
-      str(config::kLauncherVariable, "=", planner::to_config_json(candidate, model)),
-      str(optim::kStepSecondsVariable, "=1"),
-      self,
-      "launch",
-      "-n",
-      std::to_string(options.ranks)};
-  if (!options.hostfile.empty()) {
-    command.insert(command.end(), {"--hostfile", options.hostfile});
-  }
-  command.emplace_back("--");
-  command.insert(command.end(), options.program.begin(), options.program.end());
+  const std::vector<std::string> command = trial_command(
+      options,
+      errors,
+      {str(config::kLauncherVariable, "=", planner::to_config_json(candidate, model)),
+       str(optim::kStepSecondsVariable, "=1")},
+      options.program);
   const auto written = [&] { return try_read_file(errors).bytes.value_or(""); };
   const auto wanted = static_cast<std::size_t>(options.steps) - 1;
   const auto enough = [&] { return seconds_of_updates(written()).size() >= wanted; };
@@ -161,26 +177,12 @@ Trial run_one(
   const std::string log = keeps ? kept(".jsonl") : folder.file("log.jsonl");
   const std::string errors = folder.file("errors.txt");
   fs::remove(log);
-  const std::string self = fs::read_symlink("/proc/self/exe").string();
-  // The shell only redirects; timeout ends what hangs.
-  std::vector<std::string> command = {
-      "/bin/sh",
-      "-c",
-      "exec timeout -k 10 \"$0\" \"$@\" > /dev/null 2> " + errors,
-      std::to_string(options.timeout_seconds),
-      self,
-      "launch",
-      "-n",
-      std::to_string(options.ranks)};
-  if (!options.hostfile.empty()) {
-    command.insert(command.end(), {"--hostfile", options.hostfile});
-  }
-  command.insert(
-      command.end(),
-      {"--", self, "train", job, "--steps", std::to_string(options.steps), "--log", log});
+  std::vector<std::string> program = {
+      own_program(), "train", job, "--steps", std::to_string(options.steps), "--log", log};
   if (keeps) {
-    command.insert(command.end(), {"--timeline", kept(".timeline.json")});
+    program.insert(program.end(), {"--timeline", kept(".timeline.json")});
   }
+  const std::vector<std::string> command = trial_command(options, errors, {}, program);
   const RunOutcome outcome = run_ranks(command, std::chrono::seconds(10));
   if (outcome.asked_to_end) {
     throw TrialInterrupted{};
