@@ -15,6 +15,7 @@
 #include "tessera/planner/candidate_text.h"
 #include "tessera/planner/candidates_json.h"
 #include "tessera/planner/description.h"
+#include "tessera/planner/fast_mode.h"
 #include "tessera/planner/planned_config.h"
 #include "tessera/planner/runtime_abilities.h"
 #include "tessera/planner/staged_search.h"
@@ -454,6 +455,7 @@ void run(const Options& options) {
       model.global_batch_size,
       result.considered);
   print(planner::summary(shown, model));
+  print(planner::fast_mode_hint(shown, model, cluster, search));
   print(planner::front_text(shown, cluster));
   if (input.own_widths) {
     print(planner::staged_text(

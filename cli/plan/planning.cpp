@@ -185,6 +185,11 @@ void add_planning_options(CLI::App& app, PlanningInput& input) {
          "order of one forward, one backward")
       ->check(CLI::Range(0, 1000000))
       ->capture_default_str();
+  app.add_flag(
+      "--fast-mode",
+      input.search.fast_mode,
+      "pipelines of three ranks and more in static and fast mode, for models whose calls are the "
+      "same in every step");
   app.add_option(
          "--most-stages-per-rank",
          input.search.most_stages_per_rank,

@@ -63,6 +63,19 @@ class WorkFolder {
   fs::path path_;
 };
 
+/// In a trial, static mode records one step, so that the others are as most of a run.
+void record_once(OrderedJson& parallel) {
+  if (parallel.value("static_mode", false)) {
+    parallel["static_mode_steps"] = 1;
+  }
+}
+
+std::string trial_config(const planner::Candidate& candidate, const cost::DescribedModel& model) {
+  auto config = OrderedJson::parse(planner::to_config_json(candidate, model));
+  record_once(config);
+  return config.dump();
+}
+
 std::string trial_job(
     const planner::Candidate& candidate,
     const cost::DescribedModel& model,
@@ -75,7 +88,9 @@ std::string trial_job(
   job["log_every"] = 1;
   const std::int64_t steps = job.value("steps", std::int64_t{0});
   job["steps"] = std::max<std::int64_t>(steps, options.steps);
-  return job_with_plan(job.dump(), candidate, model);
+  auto planned = OrderedJson::parse(job_with_plan(job.dump(), candidate, model));
+  record_once(planned["parallel"]);
+  return planned.dump(2);
 }
 
 struct TrialInterrupted {};
@@ -128,7 +143,8 @@ Trial run_program(
     const cost::DescribedModel& model,
     const TrialOptions& options,
     const WorkFolder& folder) {
-  constexpr std::size_t kWarmUp = 1; // the first update has no line
+  // The first update has no line, and in fast mode the second step is the one that is recorded.
+  constexpr std::size_t kWarmUp = 1;
   Trial trial;
   trial.predicted_seconds = candidate.seconds();
   const std::string errors = folder.file("errors.txt");
@@ -136,7 +152,7 @@ Trial run_program(
   const std::vector<std::string> command = trial_command(
       options,
       errors,
-      {str(config::kLauncherVariable, "=", planner::to_config_json(candidate, model)),
+      {str(config::kLauncherVariable, "=", trial_config(candidate, model)),
        str(optim::kStepSecondsVariable, "=1")},
       options.program);
   const auto written = [&] { return try_read_file(errors).bytes.value_or(""); };

@@ -229,6 +229,7 @@ double state_bytes_per_parameter(const Job& job) {
 
 void follow_job(const Job& job, const cost::Cluster& cluster, planner::SearchOptions& search) {
   constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+  search.fast_mode = search.fast_mode || job.parallel.fast_mode;
   search.keep_products = job.activation_checkpointing == "selective";
   // A job that says it does it wherever the plan goes; managed memory recomputes by itself.
   search.can_recompute = (search.can_recompute || job.activation_checkpointing != "none") &&

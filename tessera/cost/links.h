@@ -65,8 +65,8 @@ double all_reduce_delay(
 PlacementLinks place(const Strategy& strategy, const Cluster& cluster, const Constants& constants);
 
 /// Returns the seconds of one activation from `stage` to the next stage. If the model
-/// returns home (DescribedModel::returns_home), it passes through stage 0, and that of
-/// the last stage returns to stage 0. 0 when nothing is sent.
+/// returns home (DescribedModel::returns_home), it passes through stage 0, but in fast mode, and
+/// that of the last stage returns to stage 0. 0 when nothing is sent.
 double send_seconds(
     const PlacementLinks& links,
     const Strategy& strategy,

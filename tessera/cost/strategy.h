@@ -47,6 +47,9 @@ struct Strategy {
   /// run what is ready, backwards first, and any stage may hold this many
   /// microbatches.
   int active_microbatches = 0;
+  /// Of a model that returns home (DescribedModel::returns_home): whether stages send to each other
+  /// and not through stage 0, as the runtime's fast mode does.
+  bool fast_mode = false;
   /// With tp > 1, for a traced model or one of sizes: how modules are distributed; for a traced
   /// one also whether the ranks of a tensor-parallel group bring the same samples.
   Distribution distribution = Distribution::kAsMeasured;

@@ -54,6 +54,12 @@ std::string saving_text(const cost::Strategy& strategy) {
       strategy.keeps_products ? "recomputed activations but for products"
                               : "recomputed activations");
   add(strategy.schedule == cost::Schedule::kSimple && strategy.pp > 1, "simple schedule");
+  add(strategy.fast_mode, "fast mode");
+  const int usual = strategy.pp + 2; // of the key active_microbatches
+  if (strategy.pp > 1 && strategy.active_microbatches > 0 &&
+      strategy.active_microbatches != usual) {
+    text += str("  ", strategy.active_microbatches, " in flight");
+  }
   if (strategy.stages_per_rank > 1) {
     text += str("  ", strategy.stages_per_rank, " stages a rank in turns");
   }

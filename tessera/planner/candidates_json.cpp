@@ -92,6 +92,8 @@ OrderedJson strategy_of(
   json["microbatches"] = strategy.microbatches(model.global_batch_size);
   json["placement"] = strategy.placement;
   json["schedule"] = std::string(text_of(strategy.schedule));
+  json["active_microbatches"] = strategy.active_microbatches;
+  json["fast_mode"] = strategy.fast_mode;
   json["activation_checkpointing"] = strategy.activation_checkpointing;
   json["recomputation"] = recomputation_of(strategy);
   json["shard_optimizer_state"] = strategy.shard_optimizer_state;

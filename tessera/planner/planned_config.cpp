@@ -63,8 +63,10 @@ config::Config with_plan(const config::Config& base, const config::Config& plann
       config::set(key, result, value);
     }
   }
-  // A plan offloads where memory asks for it; a base that says so keeps it.
+  // What a plan says only where it helps; a base that says so keeps it.
   result.offload_activations = base.offload_activations || planned.offload_activations;
+  result.static_mode = base.static_mode || planned.static_mode;
+  result.fast_mode = base.fast_mode || planned.fast_mode;
   config::validate(result);
   return result;
 }

@@ -40,6 +40,7 @@ config_of(const Candidate& candidate, const plans::Plan& plan, const cost::Descr
   }
   config.pipeline = plan.schedule;
   config.active_microbatches = plan.active_microbatches;
+  config.static_mode = config.fast_mode = candidate.strategy.fast_mode;
   config.placement_strategy = plan.placement;
   config.auto_partition = false;
   config.partition = plan.partition;

@@ -55,8 +55,13 @@ void add_turns(
     const cost::LayerTable table(model, cluster, plain.strategy, options.constants);
     std::optional<Candidate> fastest;
     const int most = std::min(options.most_stages_per_rank, layers / plain.strategy.pp);
-    for (int stages = 2; stages <= most; ++stages) {
+    for (int stages = 1; stages <= most; ++stages) {
       for (const int in_flight : in_flight_of(plain.strategy, plain.microbatches)) {
+        // The plain one is there, and without turns a number that was asked for stays.
+        if (stages == 1 &&
+            (in_flight == plain.strategy.active_microbatches || options.active_microbatches > 0)) {
+          continue;
+        }
         if (options.stop != nullptr && options.stop->load()) {
           break;
         }

@@ -8,11 +8,13 @@
 namespace tessera::planner {
 
 /// Adds, for the best of `best` that have a pipeline, how they would run with several stages a
-/// pipeline rank in turns (SearchOptions::most_stages_per_rank), wherever the simulator finds that
-/// faster. Each strategy adds its fastest such variant at most, with its degrees and its placement;
-/// more microbatches may be in flight, up to two for each pipeline rank, since turns need them.
-/// Requires simulated candidates. The strategies that are there stay, and variants that do not fit,
-/// or part layers that must stay together, are left out (decision 138).
+/// pipeline rank in turns (SearchOptions::most_stages_per_rank), or with more microbatches in
+/// flight, up to two for each pipeline rank, since turns and slow links need them, wherever the
+/// simulator finds that faster; without turns a number that was asked for
+/// (SearchOptions::active_microbatches) stays. Each strategy adds its fastest such variant at most,
+/// with its degrees and its placement. Requires simulated candidates. The strategies that are there
+/// stay, and variants that do not fit, or part layers that must stay together, are left out
+/// (decision 138).
 ///
 /// Cost: some simulations of each of eight strategies.
 void add_turns(

@@ -61,6 +61,7 @@ Pipelines::Pipelines(
       options_(options),
       run_rank_(run_ranks(strategy)),
       returns_home_(model.returns_home && strategy.pp > 1),
+      relays_(returns_home_ && !strategy.fast_mode),
       microbatches_(strategy.microbatches(model.global_batch_size)),
       places_(strategy, cluster),
       simulated_(at(strategy.dp)),
@@ -232,18 +233,18 @@ bool Pipelines::shares_cores(const Share& share) const {
 
 // Returns the ways that messages of a rank go.
 std::vector<Pipelines::Way> Pipelines::ways_of(int rank) const {
-  if (strategy_.pp == 1 || (returns_home_ && rank == 0)) {
+  if (strategy_.pp == 1 || (relays_ && rank == 0)) {
     return {};
   }
-  if (returns_home_) {
+  if (relays_) {
     return {kHome, kFromHome};
   }
-  const bool in_turns = strategy_.stages_per_rank > 1;
+  const bool in_a_circle = strategy_.stages_per_rank > 1 || returns_home_;
   std::vector<Way> ways;
-  if (in_turns || rank + 1 < strategy_.pp) {
+  if (in_a_circle || rank + 1 < strategy_.pp) {
     ways.push_back(kNext);
   }
-  if (in_turns || rank > 0) {
+  if (in_a_circle || rank > 0) {
     ways.push_back(kPrevious);
   }
   return ways;

@@ -366,7 +366,7 @@ void Pipelines::after_forward(int rank, int replica, const Task& task) {
 
 void Pipelines::pass_on(int rank, int replica, int cut, Task next) {
   const int to = rank_of(next.stage);
-  if (returns_home_ && rank > 0 && to > 0) {
+  if (relays_ && rank > 0 && to > 0) {
     next.part = Part::kRelay;
     send(rank, 0, replica, cut, next);
   } else {
@@ -411,10 +411,7 @@ void Pipelines::end_backward(int stage, int replica) {
   if (--run.backwards_left > 0) {
     return;
   }
-  const int buckets = static_cast<int>(reductions_[at(stage)].replicas_left.size());
-  for (int bucket = run.announced; bucket < buckets; ++bucket) {
-    bucket_is_full(stage, replica, bucket);
-  }
+  fill_buckets(stage, replica);
   replicas_left_[at(stage)] -= stands_for_[at(replica)];
   if (replicas_left_[at(stage)] == 0) {
     end_of_stage();
@@ -423,11 +420,11 @@ void Pipelines::end_backward(int stage, int replica) {
 
 std::pair<const Pipelines::Unit*, Pipelines::Way>
 Pipelines::way_between(int from, int to, int replica) {
-  if (returns_home_) {
+  if (relays_) {
     return to == 0 ? std::pair(&unit(from, replica), kHome)
                    : std::pair(&unit(to, replica), kFromHome);
   }
-  // Stages in turns go on from the last rank to the first, and back.
+  // Stages in turns, and what returns home, go on from the last rank to the first, and back.
   const bool next = to == from + 1 || (to == 0 && from > 1);
   return {&unit(from, replica), next ? kNext : kPrevious};
 }

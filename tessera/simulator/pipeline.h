@@ -124,8 +124,13 @@ class Pipelines {
     double latency = 0;
     int streams = 0; // that have not ended
   };
-  // The reduction of a stage's gradients over its replicas: buckets become full one after the
-  // other, and travel one after the other.
+  // The buckets that become full in a stage's last backward, and after which share of it each.
+  struct StageBuckets {
+    std::vector<int> numbers;
+    std::vector<double> shares;
+  };
+  // The reduction of a pipeline rank's gradients over its replicas: buckets become full one after
+  // the other, and travel one after the other.
   struct Reduction {
     double bytes = 0; // of one bucket
     std::vector<int> replicas_left = {}; // of each bucket, until it is full on all of them
@@ -239,8 +244,8 @@ class Pipelines {
   static double exchange_seconds_of(const StageRun& stage, const Task& task);
   void finish(int unit);
   void after_forward(int rank, int replica, const Task& task);
-  /// Sends to the stage of `next` what a rank made for it, through rank 0 where the model returns
-  /// home and neither is there.
+  /// Sends to the stage of `next` what a rank made for it, through rank 0 where it relays and
+  /// neither is there.
   void pass_on(int rank, int replica, int cut, Task next);
   /// Sends what a backward made for the stage before.
   void answer(int rank, int replica, const Task& task);
@@ -253,14 +258,20 @@ class Pipelines {
   std::pair<const Unit*, Way> way_between(int from, int to, int replica);
   void end_stream(int message);
   void arrive(int message);
+  double parameters_of(int rank) const;
+  double whole_parameters_of(int rank) const;
   void plan_reductions();
+  /// Says in which stages a rank's buckets become full.
+  void assign_buckets(int rank);
   /// Announces the buckets that become full while the last backward of a stage runs for so long.
   void announce_buckets(int stage, int replica, double seconds);
-  void bucket_is_full(int stage, int replica, int bucket);
+  /// Those that were not announced.
+  void fill_buckets(int stage, int replica);
+  void bucket_is_full(int rank, int replica, int bucket);
   void end_of_stage();
-  /// Starts the next bucket of a stage that is full, if none travels.
-  void reduce_next(int stage);
-  void reduce_whole(int stage);
+  /// Starts the next bucket of a rank that is full, if none travels.
+  void reduce_next(int rank);
+  void reduce_whole(int rank);
   void reduce_shared();
   /// Runs a collective: `passed` follows when its groups' links are free, `then` when all ranks
   /// have the result.
@@ -279,7 +290,7 @@ class Pipelines {
   double part_beside() const; // of an all-reduce that runs before the optimizer's step
   std::vector<std::vector<int>> replica_groups(int rank) const;
   void step_optimizer();
-  void return_parameters(int stage);
+  void return_parameters(int rank);
   void record(
       int rank,
       int replica,
@@ -307,6 +318,8 @@ class Pipelines {
   std::map<int, cost::LayerTable> tables_;
   /// Whether there are several ranks and the output of the last stage returns to rank 0.
   bool returns_home_;
+  /// Whether what other ranks send to each other passes through rank 0.
+  bool relays_;
   int microbatches_;
   cost::Places places_;
   std::vector<StageRun> stages_;
@@ -332,7 +345,8 @@ class Pipelines {
   double now_ = 0;
   std::vector<int> replicas_left_; // per stage, until its backwards are done
   int stages_left_ = 0;
-  std::vector<Reduction> reductions_; // per stage
+  std::vector<Reduction> reductions_; // per pipeline rank
+  std::vector<StageBuckets> buckets_of_stage_;
   /// Per pipeline rank the flows of what its replicas reduce, and of what all of its ranks do.
   std::vector<std::vector<GroupFlow>> replica_flows_;
   std::vector<std::vector<GroupFlow>> rank_flows_;

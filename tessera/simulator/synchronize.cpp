@@ -8,15 +8,31 @@
 
 namespace tessera::simulator {
 
+// Returns the parameters of a pipeline rank: of all its stages, since the runtime's buckets do not
+// end where a stage does.
+double Pipelines::parameters_of(int rank) const {
+  double sum = 0;
+  for (int stage = rank; stage < strategy_.stages(); stage += strategy_.pp) {
+    sum += any_table().parameters(first_layer(stage), last_layer(stage));
+  }
+  return sum;
+}
+
+double Pipelines::whole_parameters_of(int rank) const {
+  double sum = 0;
+  for (int stage = rank; strategy_.tp > 1 && stage < strategy_.stages(); stage += strategy_.pp) {
+    sum += any_table().whole_parameters(first_layer(stage), last_layer(stage));
+  }
+  return sum;
+}
+
 void Pipelines::plan_reductions() {
   const cost::Constants& constants = options_.constants;
-  for (int k = 0; k < strategy_.stages(); ++k) {
-    const int first = first_layer(k);
-    const int last = last_layer(k);
-    const double whole = strategy_.tp > 1 ? any_table().whole_parameters(first, last) : 0;
-    const double parameters = any_table().parameters(first, last);
+  for (int rank = 0; rank < strategy_.pp; ++rank) {
+    const double parameters = parameters_of(rank);
     const double bytes =
-        strategy_.dp > 1 ? (parameters - whole) * constants.gradient_wire_bytes : 0;
+        strategy_.dp > 1 ? (parameters - whole_parameters_of(rank)) * constants.gradient_wire_bytes
+                         : 0;
     double buckets = 1;
     if (strategy_.overlap_gradients && bytes > 0) {
       buckets = std::max(
@@ -30,34 +46,76 @@ void Pipelines::plan_reductions() {
     reduction.left = static_cast<int>(buckets);
     reductions_.push_back(std::move(reduction));
   }
-  reductions_left_ = strategy_.stages();
-}
-
-void Pipelines::announce_buckets(int stage, int replica, double seconds) {
-  const int buckets = static_cast<int>(reductions_[at(stage)].replicas_left.size());
-  stage_run(stage, replica).announced = buckets - 1; // the last is full when the task ends
-  for (int bucket = 0; bucket + 1 < buckets; ++bucket) {
-    at_time(now_ + seconds * (bucket + 1) / buckets, call([this, stage, replica, bucket] {
-              bucket_is_full(stage, replica, bucket);
-            }));
+  reductions_left_ = strategy_.pp;
+  buckets_of_stage_.resize(at(strategy_.stages()));
+  for (int rank = 0; rank < strategy_.pp; ++rank) {
+    assign_buckets(rank);
   }
 }
 
-void Pipelines::bucket_is_full(int stage, int replica, int bucket) {
-  Reduction& reduction = reductions_[at(stage)];
+// The last backward of a rank's highest stage ends first, so its gradients are first in the
+// buckets, and those of the lowest stage are last.
+void Pipelines::assign_buckets(int rank) {
+  const int buckets = static_cast<int>(reductions_[at(rank)].replicas_left.size());
+  const double all = parameters_of(rank);
+  int bucket = 0;
+  double before = 0; // parameters of the stages so far
+  for (int stage = strategy_.stages() - strategy_.pp + rank; stage >= 0; stage -= strategy_.pp) {
+    StageBuckets& here = buckets_of_stage_[at(stage)];
+    const double own = any_table().parameters(first_layer(stage), last_layer(stage));
+    for (; bucket + 1 < buckets; ++bucket) {
+      const double end = all * (bucket + 1) / buckets - before;
+      if (end > own) {
+        break;
+      }
+      here.numbers.push_back(bucket);
+      here.shares.push_back(own > 0 ? end / own : 1);
+    }
+    before += own;
+  }
+  StageBuckets& last = buckets_of_stage_[at(rank)];
+  for (; bucket < buckets; ++bucket) {
+    last.numbers.push_back(bucket); // wait for the lowest stage, whatever it holds
+    last.shares.push_back(1);
+  }
+}
+
+void Pipelines::announce_buckets(int stage, int replica, double seconds) {
+  const StageBuckets& buckets = buckets_of_stage_[at(stage)];
+  int& announced = stage_run(stage, replica).announced;
+  for (std::size_t i = 0; i < buckets.numbers.size() && buckets.shares[i] < 1; ++i) {
+    ++announced; // those of a share of 1 are full when the task ends
+    at_time(
+        now_ + seconds * buckets.shares[i],
+        call([this, rank = rank_of(stage), replica, bucket = buckets.numbers[i]] {
+          bucket_is_full(rank, replica, bucket);
+        }));
+  }
+}
+
+void Pipelines::fill_buckets(int stage, int replica) {
+  const StageBuckets& buckets = buckets_of_stage_[at(stage)];
+  const std::size_t announced = at(stage_run(stage, replica).announced);
+  for (std::size_t i = announced; i < buckets.numbers.size(); ++i) {
+    bucket_is_full(rank_of(stage), replica, buckets.numbers[i]);
+  }
+}
+
+void Pipelines::bucket_is_full(int rank, int replica, int bucket) {
+  Reduction& reduction = reductions_[at(rank)];
   int& left = reduction.replicas_left[at(bucket)];
   left -= stands_for_[at(replica)];
   if (left == 0) {
     ++reduction.full;
-    reduce_next(stage);
+    reduce_next(rank);
   }
 }
 
 void Pipelines::end_of_stage() {
   if (--stages_left_ == 0) {
-    for (int k = 0; k < strategy_.stages(); ++k) {
-      if (!std::exchange(reductions_[at(k)].released, true)) {
-        reduce_next(k);
+    for (int rank = 0; rank < strategy_.pp; ++rank) {
+      if (!std::exchange(reductions_[at(rank)].released, true)) {
+        reduce_next(rank);
       }
     }
   }
@@ -77,20 +135,20 @@ std::vector<std::vector<int>> Pipelines::replica_groups(int rank) const {
   return groups;
 }
 
-void Pipelines::reduce_next(int stage) {
-  Reduction& reduction = reductions_[at(stage)];
+void Pipelines::reduce_next(int rank) {
+  Reduction& reduction = reductions_[at(rank)];
   if (!reduction.released || reduction.busy || reduction.started == reduction.full) {
     return;
   }
   reduction.busy = true;
   ++reduction.started;
-  const auto passed = [this, stage] {
-    reductions_[at(stage)].busy = false;
-    reduce_next(stage);
+  const auto passed = [this, rank] {
+    reductions_[at(rank)].busy = false;
+    reduce_next(rank);
   };
-  const auto arrived = [this, stage] {
-    if (--reductions_[at(stage)].left == 0) {
-      reduce_whole(stage);
+  const auto arrived = [this, rank] {
+    if (--reductions_[at(rank)].left == 0) {
+      reduce_whole(rank);
     }
   };
   if (reduction.bytes == 0) {
@@ -99,16 +157,14 @@ void Pipelines::reduce_next(int stage) {
     return;
   }
   collective(
-      {replica_flows_[at(rank_of(stage))], reduction.bytes, part_beside(), "all_reduce rdp"},
+      {replica_flows_[at(rank)], reduction.bytes, part_beside(), "all_reduce rdp"},
       passed,
       arrived);
 }
 
 // Divided parameters are reduced over replicas; those that every rank holds whole then over all.
-void Pipelines::reduce_whole(int stage) {
-  const int first = first_layer(stage);
-  const int last = last_layer(stage);
-  const double whole = strategy_.tp > 1 ? any_table().whole_parameters(first, last) : 0;
+void Pipelines::reduce_whole(int rank) {
+  const double whole = whole_parameters_of(rank);
   const auto done = [this] {
     if (--reductions_left_ == 0) {
       reduce_shared();
@@ -120,7 +176,7 @@ void Pipelines::reduce_whole(int stage) {
   }
   const double bytes = whole * options_.constants.gradient_wire_bytes;
   collective(
-      {rank_flows_[at(rank_of(stage))], bytes, part_beside(), "all_reduce dp"}, [] {}, done);
+      {rank_flows_[at(rank)], bytes, part_beside(), "all_reduce dp"}, [] {}, done);
 }
 
 // Groups with one rank on each of the same nodes share every link, so they go as one flow.
@@ -313,32 +369,24 @@ void Pipelines::step_optimizer() {
     }
     iteration_ = std::max(iteration_, now_ + longest);
     if (part_beside() < 1) {
-      at_time(now_ + longest, call([this, rank] {
-                for (int stage = rank; stage < strategy_.stages(); stage += strategy_.pp) {
-                  return_parameters(stage);
-                }
-              }));
+      at_time(now_ + longest, call([this, rank] { return_parameters(rank); }));
     }
   }
 }
 
 // The owners of a divided optimizer state send the parameters that they have updated.
-void Pipelines::return_parameters(int stage) {
-  const int first = first_layer(stage);
-  const int last = last_layer(stage);
+void Pipelines::return_parameters(int rank) {
   const double wire = options_.constants.gradient_wire_bytes;
-  const double whole = strategy_.tp > 1 ? any_table().whole_parameters(first, last) * wire : 0;
-  const double divided = any_table().parameters(first, last) * wire - whole;
+  const double whole = whole_parameters_of(rank) * wire;
+  const double divided = parameters_of(rank) * wire - whole;
   const auto arrived = [this] { iteration_ = std::max(iteration_, now_); };
   if (strategy_.dp > 1 && divided > 0) {
     collective(
-        {replica_flows_[at(rank_of(stage))], divided, 1 - part_beside(), "broadcast"},
-        [] {},
-        arrived);
+        {replica_flows_[at(rank)], divided, 1 - part_beside(), "broadcast"}, [] {}, arrived);
   }
   if (whole > 0) {
     collective(
-        {rank_flows_[at(rank_of(stage))], whole, 1 - part_beside(), "broadcast"}, [] {}, arrived);
+        {rank_flows_[at(rank)], whole, 1 - part_beside(), "broadcast"}, [] {}, arrived);
   }
 }
 

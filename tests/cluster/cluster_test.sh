@@ -12,7 +12,7 @@
 set -euo pipefail
 tessera=$(realpath "$1")
 repository=$(realpath "$2")
-steps=${3:-8}
+steps=${3:-14}
 layers=${4:-8}
 width=${5:-192}
 trials=${6:-4}

@@ -18,7 +18,7 @@ names=("$@")
 describe() {
   case $1 in
     falling) hosts=(a b c d) slots=(1 1 1 1) rates=(1gbit 1gbit 1gbit 1gbit) shares=(100 50 30 20) processors=(0 1 1 1) ;;
-    one_fast) hosts=(a b c) slots=(1 2 1) rates=(1gbit 1gbit 1gbit) shares=(100 65 35) processors=(0 1 1) ;;
+    one_fast) hosts=(a b c) slots=(1 2 1) rates=(1gbit 1gbit 1gbit) shares=(100 50 25) processors=(0 1 1) ;;
     old_host) hosts=(a b) slots=(2 2) rates=(1gbit 1gbit) shares=(100 30) processors=(0 1) ;;
     straggler) hosts=(a b c d) slots=(1 1 1 1) rates=(1gbit 1gbit 1gbit 1gbit) shares=(50 50 50 15) processors=(0 0 1 1) ;;
     far_and_slow) hosts=(a b c) slots=(2 1 1) rates=(1gbit 1gbit 50mbit) shares=(100 70 25) processors=(0 1 1) ;;
@@ -35,7 +35,7 @@ one_cluster() { # NAME
   prepare_job 8 256 64 # microbatches enough to fill a pipeline of four
   plan_by_trials planner "$trials"
   plan_by_trials uniform "$trials" --method uniform
-  train_in_turns 8 planner uniform
+  train_in_turns 14 planner uniform
   compare_steps "$1" planner uniform "$least_ratio"
 }
 

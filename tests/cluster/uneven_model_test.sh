@@ -36,7 +36,7 @@ plan() { # file, option...
   local file=$1
   shift
   on_head "$tessera" plan --model-file model.json --cluster-file cluster.json --keep-node-order \
-    --explain 1 --keep 5 --trials "$trials" --trial-steps 5 --hostfile "$work/hosts" -o "$file" "$@" \
+    --explain 1 --keep 5 --fast-mode --trials "$trials" --trial-steps 5 --hostfile "$work/hosts" -o "$file" "$@" \
     -- "$model" train anything.json 100
 }
 plan planner.json

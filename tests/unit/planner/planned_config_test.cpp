@@ -36,5 +36,19 @@ TEST(PlannedConfig, APlanReplacesItsKeysAndNoOther) {
   EXPECT_THROW(with_plan(base, "{"), ConfigError);
 }
 
+TEST(PlannedConfig, KeepsFastModeThatEitherSays) {
+  config::Config said;
+  said.static_mode = true;
+  said.fast_mode = true;
+  said.static_mode_steps = 3;
+  const config::Config kept = with_plan(said, R"({"ddp": true})");
+  EXPECT_TRUE(kept.static_mode && kept.fast_mode);
+  EXPECT_EQ(kept.static_mode_steps, 3);
+  const config::Config planned =
+      with_plan(config::Config{}, R"({"static_mode": true, "fast_mode": true})");
+  EXPECT_TRUE(planned.static_mode && planned.fast_mode);
+  EXPECT_FALSE(with_plan(config::Config{}, R"({"ddp": true})").static_mode);
+}
+
 } // namespace
 } // namespace tessera::planner

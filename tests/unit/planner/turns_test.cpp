@@ -122,6 +122,73 @@ TEST(Turns, AreWrittenAsAPartition) {
       testing::HasSubstr("\"stages_per_rank\": " + std::to_string(best.strategy.stages_per_rank)));
 }
 
+// Slow links, which a message needs as long as a stage computes: nearly twice as many microbatches
+// are on their way as ranks are there.
+struct SlowLinks : FewMicrobatches {
+  SlowLinks() {
+    model.global_batch_size = 16;
+    model.returns_home = true;
+    for (auto& layer : model.layers) {
+      layer.output_elements_per_sample = 1'000'000;
+    }
+    options.most_stages_per_rank = 1;
+  }
+
+  std::vector<Candidate> of_four_ranks() const {
+    std::vector<Candidate> result = found();
+    std::erase_if(result, [](const Candidate& one) { return one.strategy.pp != 4; });
+    return result;
+  }
+};
+
+TEST(InFlight, MoreMicrobatchesThanUsualAreTriedWhereLinksAreSlow) {
+  const SlowLinks slow;
+  const auto found = slow.of_four_ranks();
+  ASSERT_FALSE(found.empty());
+  const cost::Strategy& best = found.front().strategy;
+  EXPECT_EQ(best.stages_per_rank, 1);
+  EXPECT_EQ(best.active_microbatches, 8);
+  EXPECT_THAT(headline(best), testing::HasSubstr("  8 in flight"));
+  cost::Strategy usual = best;
+  usual.active_microbatches = 6;
+  EXPECT_THAT(headline(usual), testing::Not(testing::HasSubstr("in flight")));
+  const auto seconds = [&](const cost::Strategy& strategy) {
+    return simulator::simulate(
+               slow.model, slow.cluster, strategy, {.constants = slow.options.constants})
+        .iteration_seconds;
+  };
+  EXPECT_LT(seconds(best), 0.995 * seconds(usual));
+  EXPECT_EQ(to_config(found.front(), slow.model).effective_active_microbatches(), 8);
+}
+
+TEST(FastMode, IsPlannedForPipelinesThatWouldSendThroughTheFirstRank) {
+  SlowLinks slow;
+  const double through_first = slow.of_four_ranks().front().seconds();
+  for (const Candidate& one : slow.found()) {
+    EXPECT_FALSE(one.strategy.fast_mode);
+    EXPECT_FALSE(to_config(one, slow.model).static_mode);
+  }
+  slow.options.fast_mode = true;
+  int others = 0;
+  for (const Candidate& one : slow.found()) {
+    const config::Config config = to_config(one, slow.model);
+    EXPECT_EQ(one.strategy.fast_mode, one.strategy.pp > 2);
+    EXPECT_EQ(config.fast_mode, one.strategy.fast_mode);
+    EXPECT_EQ(config.static_mode, one.strategy.fast_mode);
+    others += one.strategy.fast_mode ? 0 : 1;
+  }
+  EXPECT_GT(others, 0);
+  const Candidate best = slow.of_four_ranks().front();
+  EXPECT_LT(best.seconds(), 0.8 * through_first);
+  EXPECT_THAT(headline(best.strategy), testing::HasSubstr("  fast mode"));
+  SearchResult result;
+  result.best = {best};
+  EXPECT_THAT(to_json(result, slow.model, slow.cluster), testing::HasSubstr("\"fast_mode\": true"));
+  // Where nothing returns home there is nothing to pass on.
+  slow.model.returns_home = false;
+  EXPECT_FALSE(slow.of_four_ranks().front().strategy.fast_mode);
+}
+
 TEST(Turns, AreLeftOutWhereTheyDoNotPayOrCannotRun) {
   const auto in_turns = [](const FewMicrobatches& few) {
     const auto found = few.found();

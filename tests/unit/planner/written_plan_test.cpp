@@ -117,10 +117,14 @@ TEST(WrittenPlan, TheHeadlineNamesWhatIsSaved) {
   cost::Strategy strategy = candidate_in_turns().strategy;
   EXPECT_EQ(
       headline(strategy),
-      "pp 2  dp 2  tp 1  microbatch size 2  placement PDT  2 stages a rank in turns");
+      "pp 2  dp 2  tp 1  microbatch size 2  placement PDT  3 in flight  2 stages a rank in turns");
   strategy.stages_per_rank = 1;
   strategy.placement = "";
-  EXPECT_EQ(headline(strategy), "pp 2  dp 2  tp 1  microbatch size 2  placement own");
+  EXPECT_EQ(headline(strategy), "pp 2  dp 2  tp 1  microbatch size 2  placement own  3 in flight");
+  strategy.active_microbatches = 4; // pp + 2, as nothing said
+  strategy.fast_mode = true;
+  EXPECT_EQ(headline(strategy), "pp 2  dp 2  tp 1  microbatch size 2  placement own  fast mode");
+  strategy.fast_mode = false;
   strategy.schedule = cost::Schedule::kSimple;
   strategy.shard_optimizer_state = true;
   EXPECT_THAT(headline(strategy), HasSubstr("own  sharded optimizer state  simple schedule"));

@@ -91,6 +91,52 @@ TEST(Buckets, ATravellingOneHoldsUpTheNext) {
   EXPECT_NEAR(seconds_of(model, cluster, strategy, options), 8e-3 + 16e-3 / 10 + 40e-3, 1e-9);
 }
 
+TEST(Buckets, OfARankInTurnsHoldAllItsStages) {
+  // Two replicas of two ranks, of four layers each in two turns.
+  auto model = small_model(8);
+  for (auto& layer : model.layers) {
+    layer.parameters = 1'000'000; // 4 MB
+    layer.output_elements_per_sample = 0;
+  }
+  auto strategy = small_strategy(2, 2, 1, 1, 8, "DPT");
+  strategy.stages_per_rank = 2;
+  strategy.boundaries = {0, 2, 4, 6, 8};
+  strategy.active_microbatches = 4;
+  strategy.overlap_gradients = true;
+  const cost::Cluster cluster = single_devices(4);
+  SimulationOptions options = bare();
+  const auto starts = [&](double bucket_bytes) {
+    options.constants.gradient_bucket_bytes = bucket_bytes;
+    const auto result = simulate(model, cluster, strategy, options);
+    std::vector<double> starts; // of rank 0's reductions
+    double last_backward = 0;
+    double bytes = 0;
+    for (const auto& event : result.timeline.events) {
+      if (event.rank == 0 && event.category == "backward") {
+        last_backward = std::max(last_backward, event.end_us);
+      }
+      if (event.rank == 0 && event.name == "all_reduce rdp") {
+        starts.push_back(event.start_us);
+        bytes += static_cast<double>(event.bytes);
+      }
+    }
+    EXPECT_NEAR(bytes, 4 * 4e6, 1);
+    for (double& start : starts) {
+      start -= last_backward;
+    }
+    return starts;
+  };
+  // The runtime makes one bucket of what fits, so nothing leaves before the last stage has ended.
+  EXPECT_EQ(starts(25e6), (std::vector<double>{0}));
+  // Of two, the first holds the stage whose backwards end first.
+  const auto halves = starts(8e6);
+  ASSERT_EQ(halves.size(), 2u);
+  EXPECT_LT(halves[0], -4e3 + 1e-6); // two layers' backward
+  EXPECT_GE(halves[1], 0);
+  // Three end inside of a stage, and with it.
+  EXPECT_EQ(starts(6e6).size(), 3u);
+}
+
 TEST(InsideANode, WhatADeviceSendsSharesItsLink) {
   auto model = small_model(2);
   for (auto& layer : model.layers) {

@@ -293,6 +293,47 @@ TEST(Simulate, AModelThatReturnsHomeEndsOnItsFirstStage) {
   EXPECT_NEAR(simulate(model, cluster, alone, options).iteration_seconds, 2 * 4 * 3e-3, 1e-9);
 }
 
+// Which ranks send how many messages.
+std::map<int, int> messages_of(const SimulationResult& result) {
+  std::map<int, int> sent;
+  for (const auto& event : result.timeline.events) {
+    sent[event.rank] += event.category == "comm" ? 1 : 0;
+  }
+  return sent;
+}
+
+TEST(Simulate, InFastModeStagesSendToEachOther) {
+  auto model = home_model(4);
+  for (auto& layer : model.layers) {
+    layer.output_elements_per_sample = 100'000;
+  }
+  auto cluster = small_cluster(4, 0);
+  cluster.kinds.pop_back();
+  for (auto& node : cluster.nodes) {
+    node.count = 1;
+    node.inter_bytes_per_s = 1e8; // 2 ms for a microbatch
+  }
+  auto strategy = small_strategy(4, 1, 1, 1, 4);
+  strategy.active_microbatches = 8;
+  strategy.activation_checkpointing = false;
+  const auto relayed = simulate(model, cluster, strategy, bare());
+  // Rank 0 sends to three others, forward and backward, whatever it received.
+  EXPECT_EQ(messages_of(relayed), (std::map<int, int>{{0, 48}, {1, 16}, {2, 16}, {3, 16}}));
+  strategy.fast_mode = true;
+  const auto direct = simulate(model, cluster, strategy, bare());
+  // Each of the edges 0 -> 1 -> 2 -> 3 -> 0 once in each direction.
+  EXPECT_EQ(messages_of(direct), (std::map<int, int>{{0, 16}, {1, 16}, {2, 16}, {3, 16}}));
+  // What leaves rank 0 takes three times as long as what leaves any rank.
+  EXPECT_GT(relayed.iteration_seconds, 8 * 2 * 3 * 2e-3);
+  EXPECT_LT(direct.iteration_seconds, 0.7 * relayed.iteration_seconds);
+
+  // One microbatch passes all edges one after the other.
+  model.global_batch_size = 1;
+  const double computed = 4 * 3e-3;
+  EXPECT_NEAR(
+      simulate(model, cluster, strategy, bare()).iteration_seconds, computed + 2 * 4 * 2e-3, 1e-9);
+}
+
 TEST(Simulate, AThousandDevicesTakeSeconds) {
   auto model = small_model(64);
   model.global_batch_size = 1024;
