@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -95,15 +96,18 @@ std::string trial_job(
 
 struct TrialInterrupted {};
 
-/// Returns the seconds of updates that a program has written so far (optim::StepSeconds).
-std::vector<double> seconds_of_updates(const std::string& text) {
-  std::vector<double> seconds;
+/// Returns the seconds of updates that a program has written so far (optim::StepSeconds), with
+/// their numbers. Several optimizers count apart, and each says how long ago its own update before
+/// was, so all of them take the time of an iteration.
+std::vector<std::pair<int, double>> seconds_of_updates(const std::string& text) {
+  std::vector<std::pair<int, double>> seconds;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     const auto begin = line.find(optim::kStepSecondsLine);
     const auto colon = line.rfind(": ");
     if (begin != std::string::npos && colon != std::string::npos && colon > begin) {
-      seconds.push_back(std::strtod(line.c_str() + colon + 2, nullptr));
+      const char* number = line.c_str() + begin + std::strlen(optim::kStepSecondsLine);
+      seconds.emplace_back(std::atoi(number), std::strtod(line.c_str() + colon + 2, nullptr));
     }
   }
   return seconds;
@@ -143,8 +147,7 @@ Trial run_program(
     const cost::DescribedModel& model,
     const TrialOptions& options,
     const WorkFolder& folder) {
-  // The first update has no line, and in fast mode the second step is the one that is recorded.
-  constexpr std::size_t kWarmUp = 1;
+  constexpr int kWarmUp = 2; // updates; in fast mode the second one's step is recorded
   Trial trial;
   trial.predicted_seconds = candidate.seconds();
   const std::string errors = folder.file("errors.txt");
@@ -156,23 +159,33 @@ Trial run_program(
        str(optim::kStepSecondsVariable, "=1")},
       options.program);
   const auto written = [&] { return try_read_file(errors).bytes.value_or(""); };
-  const auto wanted = static_cast<std::size_t>(options.steps) - 1;
-  const auto enough = [&] { return seconds_of_updates(written()).size() >= wanted; };
+  const auto done = [&] {
+    int last = 0;
+    for (const auto& [update, seconds] : seconds_of_updates(written())) {
+      last = std::max(last, update);
+    }
+    return last;
+  };
+  const auto enough = [&] { return done() >= options.steps; };
   const RunOutcome outcome = run_ranks(command, std::chrono::seconds(10), enough);
   if (outcome.asked_to_end) {
     throw TrialInterrupted{};
   }
-  std::vector<double> seconds = seconds_of_updates(written());
-  if (seconds.size() < wanted && outcome.exit_status != 0) {
+  std::vector<double> measured;
+  for (const auto& [update, seconds] : seconds_of_updates(written())) {
+    if (update > kWarmUp) {
+      measured.push_back(seconds);
+    }
+  }
+  if (!enough() && outcome.exit_status != 0) {
     trial.failure = reason_of_failure(written(), outcome.exit_status);
-  } else if (seconds.size() <= kWarmUp) {
+  } else if (measured.empty()) {
     trial.failure =
         str("it ended after fewer than ",
-            kWarmUp + 2,
+            kWarmUp + 1,
             " calls of DistributedOptimizer::step, of which a trial takes the time");
   } else {
-    seconds.erase(seconds.begin(), seconds.begin() + kWarmUp);
-    trial.measured_seconds = median(std::move(seconds));
+    trial.measured_seconds = median(std::move(measured));
   }
   return trial;
 }

@@ -57,6 +57,14 @@ with tempfile.TemporaryDirectory() as name:
     assert winner and measured[winner[1]] == min(measured.values()), said
     written = json.loads((work / "config.json").read_text())
     assert f"written: pp {written.get('pipeline_parallel_degree', 1)}  " in said, (said, written)
+    # One with two optimizers, of which each counts its own updates: the first two of each are left
+    # out, and the trial goes on until one of them has made five.
+    lines = "".join(f'echo "tessera: seconds of update {update}: {seconds}" >&2; '
+                    for update, seconds in ((2, 9), (2, 9), (3, 0.5), (3, 0.25), (4, 0.25), (4, 0.25)))
+    last = 'sleep 1; touch late; echo "tessera: seconds of update 5: 0.5" >&2; sleep 100'
+    said = plan(work, *described, "--trials", "1", "--trial-steps", "5", "--", "/bin/sh", "-c",
+                f'[ "$OMPI_COMM_WORLD_RANK" = 0 ] || exec sleep 100; {lines} {last}')
+    assert re.search(r"^ +1 +[\d.]+ +0\.25 ", said, re.M) and (work / "late").exists(), said
     # A program whose updates nobody sees, and one that fails.
     said = plan(work, *described, "--trials", "1", "--", "/bin/true", status=1)
     assert "it ended after fewer than 3 calls of DistributedOptimizer::step" in said, said

@@ -21,7 +21,7 @@ describe() {
     one_fast) hosts=(a b c) slots=(1 2 1) rates=(1gbit 1gbit 1gbit) shares=(100 50 25) processors=(0 1 1) ;;
     old_host) hosts=(a b) slots=(2 2) rates=(1gbit 1gbit) shares=(100 30) processors=(0 1) ;;
     straggler) hosts=(a b c d) slots=(1 1 1 1) rates=(1gbit 1gbit 1gbit 1gbit) shares=(50 50 50 15) processors=(0 0 1 1) ;;
-    far_and_slow) hosts=(a b c) slots=(2 1 1) rates=(1gbit 1gbit 50mbit) shares=(100 70 25) processors=(0 1 1) ;;
+    far_and_slow) hosts=(a b c) slots=(2 1 1) rates=(1gbit 1gbit 100mbit) shares=(100 70 25) processors=(0 1 1) ;;
     *) echo "$1: no such cluster" >&2 && exit 2 ;;
   esac
 }
