@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include "tessera/autotune/probe/work_clock.h"
+#include "tessera/base/statistics.h"
 #include "tessera/base/stopwatch.h"
 #include "tessera/tracer/record_work.h"
 
@@ -89,11 +90,11 @@ void BlockTimes::once() {
   do {
     const WorkClock forward;
     const at::Tensor y = blocks_->forward(input_);
-    best_.forward = std::min(best_.forward, forward.seconds());
+    forwards_.push_back(forward.seconds());
     const at::Tensor gradient = at::ones_like(y);
     const WorkClock backward;
     torch::autograd::grad({y}, inputs, {gradient});
-    best_.backward = std::min(best_.backward, backward.seconds());
+    backwards_.push_back(backward.seconds());
   } while (seconds_since(begin) < budget_s_);
 }
 
@@ -105,7 +106,7 @@ cost::PassSeconds BlockTimes::longer_than(const cost::DeviceSpeed& speed) const 
     sum.forward += pass.forward;
     sum.backward += pass.backward;
   }
-  return {best_.forward / sum.forward, best_.backward / sum.backward};
+  return {median(forwards_) / sum.forward, median(backwards_) / sum.backward};
 }
 
 } // namespace tessera::autotune

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include <ATen/ATen.h>
 
@@ -16,7 +17,8 @@ class BlockTimes {
   /// One round takes `budget_s`, but at least one forward and backward.
   explicit BlockTimes(double budget_s);
 
-  /// Measures a round. The best of all rounds counts, since other load only adds time.
+  /// Measures a round. The middle of all passes counts, as of a training step, which meets every
+  /// pace that a processor has; what other programs take of it is not processor time of this one.
   void once();
 
   /// Returns how many times as long each pass takes as the sum of its operators at this speed.
@@ -28,7 +30,8 @@ class BlockTimes {
   double budget_s_;
   std::shared_ptr<Blocks> blocks_;
   at::Tensor input_;
-  cost::PassSeconds best_ = {1e30, 1e30};
+  std::vector<double> forwards_;
+  std::vector<double> backwards_;
 };
 
 } // namespace tessera::autotune
