@@ -276,6 +276,10 @@ place_groups(const StagedStrategy& strategy, const Cluster& cluster, const Const
   return result;
 }
 
+bool has_relays(const Strategy& strategy, bool returns_home) {
+  return returns_home && strategy.pp > 2 && !strategy.fast_mode;
+}
+
 double send_seconds(
     const PlacementLinks& links,
     const Strategy& strategy,

@@ -64,6 +64,10 @@ double all_reduce_delay(
 /// Returns the bandwidths of a strategy that has its device_of_rank.
 PlacementLinks place(const Strategy& strategy, const Cluster& cluster, const Constants& constants);
 
+/// Returns whether what later stages of a model that returns home (DescribedModel::returns_home)
+/// send to each other passes through stage 0, which fast mode changes.
+bool has_relays(const Strategy& strategy, bool returns_home);
+
 /// Returns the seconds of one activation from `stage` to the next stage. If the model
 /// returns home (DescribedModel::returns_home), it passes through stage 0, but in fast mode, and
 /// that of the last stage returns to stage 0. 0 when nothing is sent.

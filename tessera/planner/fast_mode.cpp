@@ -3,13 +3,10 @@
 #include <cstdio>
 
 #include "tessera/base/error.h"
+#include "tessera/cost/links.h"
 #include "tessera/planner/pricer.h"
 
 namespace tessera::planner {
-
-bool has_relays(const cost::DescribedModel& model, const cost::Strategy& strategy) {
-  return model.returns_home && strategy.pp > 2 && !strategy.fast_mode;
-}
 
 std::string fast_mode_hint(
     const SearchResult& result,
@@ -22,7 +19,7 @@ std::string fast_mode_hint(
     return "";
   }
   const Candidate& best = result.best.front();
-  if (!has_relays(model, best.strategy)) {
+  if (!cost::has_relays(best.strategy, model.returns_home)) {
     return "";
   }
   cost::Strategy strategy = best.strategy;

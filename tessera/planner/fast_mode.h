@@ -6,10 +6,6 @@
 
 namespace tessera::planner {
 
-/// Returns whether stages of a pipeline send to each other through the first one, which fast mode
-/// changes.
-bool has_relays(const cost::DescribedModel& model, const cost::Strategy& strategy);
-
 /// Returns the line that says what fast mode would make of the fastest strategy, if that was
 /// searched without it and would gain a tenth or more; "" otherwise. Whether the model's calls are
 /// the same in every step, which fast mode repeats, is the user's to say.

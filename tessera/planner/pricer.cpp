@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "tessera/base/index.h"
-#include "tessera/planner/fast_mode.h"
 #include "tessera/planner/layer_assignment.h"
 #include "tessera/planner/runtime_abilities.h"
 #include "tessera/simulator/simulate.h"
@@ -59,7 +58,7 @@ cost::Strategy Pricer::strategy(const Point& point) const {
   strategy.active_microbatches = options_.runnable_only && options_.active_microbatches == 0
                                      ? point.pp + 2
                                      : options_.active_microbatches;
-  strategy.fast_mode = options_.fast_mode && has_relays(model_, strategy);
+  strategy.fast_mode = options_.fast_mode && cost::has_relays(strategy, model_.returns_home);
   strategy.activation_checkpointing = checkpointing();
   strategy.keeps_products = checkpointing() && options_.keep_products;
   strategy.shard_optimizer_state = options_.shard_optimizer_state;

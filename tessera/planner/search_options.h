@@ -44,8 +44,8 @@ struct SearchOptions {
   int annealing_steps = 400;
   cost::Schedule schedule = cost::Schedule::kInterleaved;
   int active_microbatches = 0; // see cost::Strategy
-  /// Whether pipelines that would send through stage 0 run in fast mode (cost::Strategy). It repeats
-  /// recorded steps, so the model's calls must be the same in every step.
+  /// Whether pipelines that would send through stage 0 run in fast mode (cost::Strategy). It
+  /// repeats recorded steps, so the model's calls must be the same in every step.
   bool fast_mode = false;
   /// The most stages of a pipeline rank, in turns (cost::Strategy), that are tried on the best
   /// strategies where the simulator executes them in the runtime's order; 1: none.

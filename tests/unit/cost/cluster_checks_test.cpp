@@ -333,7 +333,12 @@ TEST(PlacedStages, SendToTheNextAndHome) {
   EXPECT_NEAR(sent(1, true), 10e-3 + 1e-3 + 6e-3 + 1e-3, 1e-12); // in and out of stage 0
   EXPECT_NEAR(sent(2, true), 6e-3 + 1e-3, 1e-12);
   Strategy fast = small_strategy(3, 2, 1, 1, 3);
+  EXPECT_TRUE(has_relays(fast, true));
+  EXPECT_FALSE(has_relays(fast, false));
+  EXPECT_FALSE(
+      has_relays(small_strategy(2, 3, 1, 1, 3), true)); // each is the first one or its only other
   fast.fast_mode = true;
+  EXPECT_FALSE(has_relays(fast, true));
   EXPECT_NEAR(send_seconds(links, fast, 1, 3e6, true), 10e-3 + 1e-3, 1e-12); // to stage 2 itself
   EXPECT_NEAR(send_seconds(links, fast, 2, 3e6, true), 6e-3 + 1e-3, 1e-12);
 }

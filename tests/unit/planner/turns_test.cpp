@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,6 +12,7 @@
 #include "tessera/config/config.h"
 #include "tessera/planner/candidate_text.h"
 #include "tessera/planner/candidates_json.h"
+#include "tessera/planner/fast_mode.h"
 #include "tessera/planner/search.h"
 #include "tessera/planner/to_config.h"
 #include "tessera/simulator/simulate.h"
@@ -184,9 +186,28 @@ TEST(FastMode, IsPlannedForPipelinesThatWouldSendThroughTheFirstRank) {
   SearchResult result;
   result.best = {best};
   EXPECT_THAT(to_json(result, slow.model, slow.cluster), testing::HasSubstr("\"fast_mode\": true"));
+  EXPECT_EQ(fast_mode_hint(result, slow.model, slow.cluster, slow.options), "");
   // Where nothing returns home there is nothing to pass on.
   slow.model.returns_home = false;
   EXPECT_FALSE(slow.of_four_ranks().front().strategy.fast_mode);
+}
+
+TEST(FastMode, IsHintedAtWhereItWouldGainATenth) {
+  SlowLinks slow;
+  SearchResult result;
+  result.best = slow.of_four_ranks();
+  const auto hint = [&] { return fast_mode_hint(result, slow.model, slow.cluster, slow.options); };
+  EXPECT_THAT(hint(), testing::StartsWith("  --fast-mode: the first takes 0."));
+  // What was not executed has nothing to be compared with.
+  const double simulated = std::exchange(result.best.front().simulated_seconds, 0);
+  EXPECT_EQ(hint(), "");
+  // Less than a tenth is not worth a word: here the strategy as it is takes no longer.
+  result.best.front().simulated_seconds = 1e-3;
+  EXPECT_EQ(hint(), "");
+  result.best.front().simulated_seconds = simulated;
+  EXPECT_NE(hint(), "");
+  slow.model.returns_home = false;
+  EXPECT_EQ(hint(), "");
 }
 
 TEST(Turns, AreLeftOutWhereTheyDoNotPayOrCannotRun) {
