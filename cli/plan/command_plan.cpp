@@ -346,6 +346,12 @@ void explain_best(
 /// What is only priced cannot be written or tried.
 void refuse_what_cannot_run(const Options& options) {
   const planner::SearchOptions& search = options.input.search;
+  if (!options.price.empty() && search.fast_mode) {
+    throw ConfigError(
+        "--fast-mode chooses strategies, and --price prices those of a file; write a column "
+        "fast_mode "
+        "of 0 and 1 into it");
+  }
   const bool described = !options.input.model_file.empty();
   if (options.trials > 0 && described && options.trial.program.empty()) {
     throw ConfigError(

@@ -188,8 +188,9 @@ void add_planning_options(CLI::App& app, PlanningInput& input) {
   app.add_flag(
       "--fast-mode",
       input.search.fast_mode,
-      "pipelines of three ranks and more in static and fast mode, for models whose calls are the "
-      "same in every step");
+      "pipelines of three ranks and more in static and fast mode, which -o writes, for models "
+      "whose "
+      "calls are the same in every step; of a described model with --runnable or -o");
   app.add_option(
          "--most-stages-per-rank",
          input.search.most_stages_per_rank,
@@ -258,6 +259,12 @@ planner::SearchOptions search_options(
   search.can_recompute = input.writes_job && model.traced() != nullptr;
   if (!input.job_file.empty()) {
     follow_job(load_job(input.job_file), cluster, search);
+  }
+  if (input.search.fast_mode && !model.returns_home) {
+    throw ConfigError(
+        "--fast-mode: a described model is priced without the runtime's detour over rank 0, which "
+        "fast "
+        "mode leaves out; add --runnable to price it as it runs here, or leave --fast-mode out");
   }
   // On a cluster that was measured, what runs is priced as it runs here.
   if (model.traced() || (search.runnable_only && cluster.measured)) {

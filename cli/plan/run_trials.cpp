@@ -64,7 +64,8 @@ class WorkFolder {
   fs::path path_;
 };
 
-/// In a trial, static mode records one step, so that the others are as most of a run.
+/// Static mode records one step of a trial, so that the steps that are timed repeat it, as nearly
+/// all steps of a run do.
 void record_once(OrderedJson& parallel) {
   if (parallel.value("static_mode", false)) {
     parallel["static_mode_steps"] = 1;

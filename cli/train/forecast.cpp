@@ -194,6 +194,7 @@ double step_seconds(
   }
   strategy.schedule = Choice<cost::Schedule>(job.parallel.pipeline).value();
   strategy.active_microbatches = in_flight(job, degrees.pipeline);
+  strategy.fast_mode = job.parallel.fast_mode;
   strategy.activation_checkpointing = false;
   strategy.shard_optimizer_state = job.parallel.shard_optimizer_state;
   if (degrees.tensor > 1) {

@@ -295,7 +295,7 @@ double send_seconds(
   if (stage + 1 == strategy.stages()) {
     return returns_home && strategy.pp > 1 ? home(rank) : 0;
   }
-  if (returns_home && !strategy.fast_mode && rank > 0) {
+  if (has_relays(strategy, returns_home) && rank > 0) {
     return home(rank) + (next > 0 ? home(next) : 0);
   }
   const StageLinks& own = links.stages[at(rank)];

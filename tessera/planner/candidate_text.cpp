@@ -41,7 +41,7 @@ nodes_of_stage(const cost::Strategy& strategy, int stage, const std::vector<int>
   return text;
 }
 
-std::string saving_text(const cost::Strategy& strategy) {
+std::string features_text(const cost::Strategy& strategy) {
   std::string text;
   const auto add = [&text](bool has, const char* name) {
     text += has ? str("  ", name) : std::string();
@@ -140,7 +140,7 @@ std::string headline(const cost::Strategy& strategy) {
   return "pp " + std::to_string(strategy.pp) + "  dp " + std::to_string(strategy.dp) + "  " +
          tensor_text(strategy) + whole_layers_text(strategy) + "  " + samples_text(strategy) +
          "  placement " + (strategy.placement.empty() ? "own" : strategy.placement) +
-         saving_text(strategy);
+         features_text(strategy);
 }
 
 std::string explain(

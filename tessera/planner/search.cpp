@@ -10,11 +10,11 @@
 #include "tessera/planner/node_sets.h"
 #include "tessera/planner/nothing_fits.h"
 #include "tessera/planner/objective.h"
+#include "tessera/planner/pipeline_variants.h"
 #include "tessera/planner/pricer.h"
 #include "tessera/planner/savings.h"
 #include "tessera/planner/shares.h"
 #include "tessera/planner/to_config.h"
-#include "tessera/planner/turns.h"
 #include "tessera/planner/whole_layers.h"
 
 namespace tessera::planner {
@@ -179,7 +179,7 @@ SearchResult search_all_nodes(
     add_whole_layers(model, cluster, options, result.best);
   }
   if (!baseline && options.simulate > 0) {
-    add_turns(model, cluster, options, result.best);
+    add_pipeline_variants(model, cluster, options, result.best);
   }
   std::stable_sort(
       result.best.begin(), result.best.end(), [](const Candidate& a, const Candidate& b) {

@@ -16,7 +16,7 @@ struct Point {
   int microbatch_size = 1;
   cost::Distribution distribution = cost::Distribution::kAsMeasured;
   bool same_samples = false; // all ranks of a tensor-parallel group bring the same samples
-  int stages_per_rank = 1; // in turns; searched by planner/turns.h, not as points
+  int stages_per_rank = 1; // in turns; searched by planner/pipeline_variants.h, not as points
 };
 
 /// How ranks are placed on devices: an order of the nodes, and a placement strategy ("PDT").

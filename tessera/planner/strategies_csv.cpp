@@ -199,6 +199,7 @@ PricedRow price_row(
     strategy.active_microbatches =
         strategy.pp + (strategy.pp + strategy.stages_per_rank - 1) / strategy.stages_per_rank;
   }
+  strategy.fast_mode = table.choice_or(row, "fast_mode", {"0", "1"}, 0) == 1;
   strategy.activation_checkpointing =
       table.choice_or(row, "recompute", {"0", "1"}, model.activation_checkpointing ? 1 : 0) == 1;
   const int zero = table.choice_or(row, "zero", {"0", "1", "3"}, 0);

@@ -48,8 +48,9 @@ PricedTable price_rows(
 /// (samples; else the model's), `nodes` (of the cluster, the first so many; else all), `zero`
 /// (0: nothing is divided among replicas; 1: the optimizer's state; 3: parameters and gradients
 /// too), `recompute` (0 or 1; else as the model says), `stages_per_rank` (stages that a pipeline
-/// rank holds in turns, 1 otherwise; layer_boundaries are those of all pp times as many) and, for
-/// models without measured seconds, `sequence` (tokens of a sample). All columns pass through.
+/// rank holds in turns, 1 otherwise; layer_boundaries are those of all pp times as many),
+/// `fast_mode` (0 or 1, 0 otherwise: of models that return home) and, for models without measured
+/// seconds, `sequence` (tokens of a sample). All columns pass through.
 ///
 /// Not collective.
 /// Throws: ConfigError naming `origin`, the line and the column.

@@ -61,7 +61,7 @@ Pipelines::Pipelines(
       options_(options),
       run_rank_(run_ranks(strategy)),
       returns_home_(model.returns_home && strategy.pp > 1),
-      relays_(returns_home_ && !strategy.fast_mode),
+      relays_(cost::has_relays(strategy, model.returns_home)),
       microbatches_(strategy.microbatches(model.global_batch_size)),
       places_(strategy, cluster),
       simulated_(at(strategy.dp)),

@@ -65,6 +65,15 @@ with tempfile.TemporaryDirectory() as work:
     assert keys["fast_mode"] and keys["static_mode"], keys
     assert "static_mode_steps" not in keys, keys  # the trial's own
     assert "  fast mode" in fast and "--fast-mode:" not in fast and "winner: 1" in fast, fast
+    # The hint was of this: what the list finds is as fast at least.
+    hinted = float(re.search(r"the first takes ([0-9.]+) s", slow).group(1))
+    assert seconds_of_best(fast) < hinted + 1e-4, (fast, hinted)
+    # What a job is foretold knows the mode too.
+    fast_steps, slow_steps = (float(re.search(r"steps of ([0-9.]+) s", call(
+        PROGRAM, "train", "--check", "--ranks", "4", "--cluster-file", "cluster.json", "planned.json",
+        *options)).group(1)) for options in (
+            (), ("--set", "parallel.fast_mode=false", "--set", "parallel.static_mode=false")))
+    assert fast_steps < 0.95 * slow_steps, (fast_steps, slow_steps)
     # Between the middle stages a tensor goes over one link and not over two.
     assert seconds_of_best(fast) < 0.9 * seconds_of_best(slow), (fast, slow)
     with open("kept/trial_1.json", encoding="utf-8") as file:
@@ -74,6 +83,30 @@ with tempfile.TemporaryDirectory() as work:
     apart = furthest(found, one_rank)
     print(f"as planned beside one rank: {apart:.1e}")
     assert len(found) == STEPS and apart < 1e-4, (found, one_rank)
+
+    # Prices of a file have a column for it, and the option is refused where it would do nothing.
+    row = "4,1,1,1,[0;2;5;7;9]"
+    with open("rows.csv", "w", encoding="utf-8") as file:
+        file.write(f"pp,dp,tp,mbs,layer_boundaries,fast_mode\n{row},0\n{row},1\n")
+    priced = call(PROGRAM, "plan", "--job", "job.json", "--cluster-file", "cluster.json", "--price",
+                  "rows.csv").splitlines()
+    relayed, direct = (float(line.split(",")[6]) for line in priced[1:])
+    assert direct < relayed, priced
+    said = call(PROGRAM, "plan", "--job", "job.json", "--cluster-file", "cluster.json", "--price",
+                "rows.csv", "--fast-mode", status=2)
+    assert "write a column fast_mode" in said, said
+
+    layers = [{"name": str(i), "kind": "block", "parameters": 10, "output_elements_per_sample": 10,
+               "forward_seconds_per_sample": {"cpu": {"1": 1e-3}}} for i in range(4)]
+    with open("model.json", "w", encoding="utf-8") as file:
+        json.dump({"name": "four", "global_batch_size": 4, "precision": "fp32", "layers": layers}, file)
+    with open("four.json", "w", encoding="utf-8") as file:
+        json.dump({"name": "four", "devices": {"cpu": {"memory_gib": 8}}, "nodes":
+                   [{"device": "cpu", "count": 4, "intra_node_gbit_per_s": 1}]}, file)
+    described = (PROGRAM, "plan", "--model-file", "model.json", "--cluster-file", "four.json",
+                 "--fast-mode")
+    assert "add --runnable" in call(*described, status=2)
+    assert "fast mode" in call(*described, "--runnable")
 
     # A job that says it itself is priced so, and keeps it.
     write_job("job", {**JOB, "parallel": {**JOB["parallel"], "static_mode": True, "fast_mode": True}})

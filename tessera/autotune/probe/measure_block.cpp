@@ -90,12 +90,17 @@ void BlockTimes::once() {
   do {
     const WorkClock forward;
     const at::Tensor y = blocks_->forward(input_);
-    forwards_.push_back(forward.seconds());
+    const double forward_seconds = forward.seconds();
     const at::Tensor gradient = at::ones_like(y);
     const WorkClock backward;
     torch::autograd::grad({y}, inputs, {gradient});
-    backwards_.push_back(backward.seconds());
+    add({forward_seconds, backward.seconds()});
   } while (seconds_since(begin) < budget_s_);
+}
+
+void BlockTimes::add(const cost::PassSeconds& passes) {
+  forwards_.push_back(passes.forward);
+  backwards_.push_back(passes.backward);
 }
 
 cost::PassSeconds BlockTimes::longer_than(const cost::DeviceSpeed& speed) const {

@@ -21,6 +21,9 @@ class BlockTimes {
   /// pace that a processor has; what other programs take of it is not processor time of this one.
   void once();
 
+  /// Counts passes that took so long among the measured ones.
+  void add(const cost::PassSeconds& passes);
+
   /// Returns how many times as long each pass takes as the sum of its operators at this speed.
   cost::PassSeconds longer_than(const cost::DeviceSpeed& speed) const;
 

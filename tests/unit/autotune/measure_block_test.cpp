@@ -1,5 +1,7 @@
 #include "tessera/autotune/probe/measure_block.h"
 
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include "tessera/autotune/probe/probe.h"
@@ -32,6 +34,21 @@ TEST(BlockTimes, AFactorBringsTheSumOfOperatorsToTheWhole) {
   const cost::PassSeconds scaled = blocks.longer_than(speed);
   EXPECT_NEAR(scaled.forward, 1, 1e-6);
   EXPECT_NEAR(scaled.backward, 1, 0.1); // some of a backward goes by the seconds of forwards
+}
+
+// The best pass met nothing, and the first one allocates: neither is what a training step takes.
+TEST(BlockTimes, TheMiddleOfAllPassesCounts) {
+  const auto longer = [](const std::vector<cost::PassSeconds>& passes) {
+    BlockTimes blocks(0);
+    for (const cost::PassSeconds& one : passes) {
+      blocks.add(one);
+    }
+    return blocks.longer_than(simple_speed());
+  };
+  const cost::PassSeconds middle = longer({{3, 5}});
+  const cost::PassSeconds found = longer({{1000, 2}, {2, 1000}, {3, 5}, {2.5, 4}, {40, 60}});
+  EXPECT_DOUBLE_EQ(found.forward, middle.forward);
+  EXPECT_DOUBLE_EQ(found.backward, middle.backward);
 }
 
 } // namespace

@@ -1,4 +1,4 @@
-#include "tessera/planner/turns.h"
+#include "tessera/planner/pipeline_variants.h"
 
 #include <algorithm>
 #include <iterator>
@@ -31,7 +31,7 @@ std::set<int> in_flight_of(const cost::Strategy& strategy, int microbatches) {
 
 } // namespace
 
-void add_turns(
+void add_pipeline_variants(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster,
     const SearchOptions& options,
@@ -54,31 +54,45 @@ void add_turns(
     const Candidate& plain = best[index];
     const cost::LayerTable table(model, cluster, plain.strategy, options.constants);
     std::optional<Candidate> fastest;
+    const auto try_variant = [&](int stages, int in_flight, bool relayed_cuts) {
+      cost::Strategy strategy = plain.strategy;
+      strategy.stages_per_rank = stages;
+      strategy.active_microbatches = in_flight;
+      strategy.fast_mode = plain.strategy.fast_mode && !relayed_cuts;
+      auto candidate = pricer.assigned(std::move(strategy), table);
+      if (!candidate || (options.runnable_only && ties_apart(candidate->strategy, model))) {
+        return;
+      }
+      if (relayed_cuts) {
+        candidate->strategy.fast_mode = true;
+        candidate = pricer.priced(std::move(candidate->strategy));
+      }
+      candidate->node_order = plain.node_order;
+      candidate->can_recompute = plain.can_recompute;
+      candidate->microbatches = plain.microbatches;
+      candidate->simulated_seconds = pricer.simulated_seconds(candidate->strategy);
+      const double limit = fastest ? fastest->seconds() : plain.seconds() * kWorthIt;
+      if (candidate->seconds() < limit) {
+        fastest = std::move(candidate);
+      }
+    };
     const int most = std::min(options.most_stages_per_rank, layers / plain.strategy.pp);
     for (int stages = 1; stages <= most; ++stages) {
       for (const int in_flight : in_flight_of(plain.strategy, plain.microbatches)) {
-        // The plain one is there, and without turns a number that was asked for stays.
-        if (stages == 1 &&
-            (in_flight == plain.strategy.active_microbatches || options.active_microbatches > 0)) {
-          continue;
-        }
         if (options.stop != nullptr && options.stop->load()) {
           break;
         }
-        cost::Strategy strategy = plain.strategy;
-        strategy.stages_per_rank = stages;
-        strategy.active_microbatches = in_flight;
-        auto candidate = pricer.assigned(std::move(strategy), table);
-        if (!candidate || (options.runnable_only && ties_apart(candidate->strategy, model))) {
-          continue;
+        const bool own_number = in_flight == plain.strategy.active_microbatches;
+        if (stages == 1 && !own_number && options.active_microbatches > 0) {
+          continue; // without turns a number that was asked for stays
         }
-        candidate->node_order = plain.node_order;
-        candidate->can_recompute = plain.can_recompute;
-        candidate->microbatches = plain.microbatches;
-        candidate->simulated_seconds = pricer.simulated_seconds(candidate->strategy);
-        const double limit = fastest ? fastest->seconds() : plain.seconds() * kWorthIt;
-        if (candidate->seconds() < limit) {
-          fastest = std::move(candidate);
+        if (stages > 1 || !own_number) { // else it is the plain one
+          try_variant(stages, in_flight, false);
+        }
+        // The estimate assigns layers, and the simulator may find what it would cut without fast
+        // mode faster in fast mode too.
+        if (plain.strategy.fast_mode) {
+          try_variant(stages, in_flight, true);
         }
       }
     }

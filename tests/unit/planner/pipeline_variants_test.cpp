@@ -1,5 +1,6 @@
-// Plans whose pipeline ranks hold several stages in turns.
-#include "tessera/planner/turns.h"
+// Plans whose pipeline ranks hold several stages in turns or more microbatches, or run in fast
+// mode.
+#include "tessera/planner/pipeline_variants.h"
 
 #include <algorithm>
 #include <string>
