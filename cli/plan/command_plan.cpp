@@ -11,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/json/parse.h"
+#include "tessera/base/text.h"
 #include "tessera/plan/plan.h"
 #include "tessera/planner/candidate_text.h"
 #include "tessera/planner/candidates_json.h"
@@ -158,6 +159,12 @@ void write_decision(
     return; // the list has it: the first that is runnable
   }
   std::printf("written: %s\n", planner::headline(chosen.strategy).c_str());
+  if (!options.input.job_file.empty() && !options.config_file.empty()) {
+    const auto replaced = replaced_by_plan(job_text(options), chosen, model);
+    if (!replaced.empty()) {
+      std::printf("the plan replaces what the job says of: %s\n", join(replaced, ", ").c_str());
+    }
+  }
   if (chosen.leaves_out) {
     std::printf(
         "it has %d ranks; leave all hosts but %s out (idle: %s)\n",
@@ -309,13 +316,16 @@ int try_best(
   if (const auto agreement = planner::rank_agreement(trials)) {
     std::printf("Spearman of predicted and measured: %.3f\n", *agreement);
   }
-  const planner::TrialFactors factors = planner::fit_factors(candidates, trials);
-  write_text_file(
-      options.write_calibration,
-      planner::calibration_json(candidates, trials, factors, model, cluster));
-  std::printf(
-      "kept in %s: %s\n", options.write_calibration.c_str(), planner::text_of(factors).c_str());
   const int winner = planner::fastest(trials);
+  const planner::TrialFactors factors = planner::fit_factors(candidates, trials);
+  // Trials of which none ran calibrate nothing, so that a file of earlier ones stays.
+  if (winner >= 0 || !std::filesystem::exists(options.write_calibration)) {
+    write_text_file(
+        options.write_calibration,
+        planner::calibration_json(candidates, trials, factors, model, cluster));
+    std::printf(
+        "kept in %s: %s\n", options.write_calibration.c_str(), planner::text_of(factors).c_str());
+  }
   if (winner < 0) {
     throw PlanError(str("all ", trials.size(), " trials failed; see the lines above"));
   }

@@ -7,6 +7,7 @@
 
 #include "tessera/base/json/read.h"
 #include "tessera/base/text.h"
+#include "tessera/config/keys.h"
 #include "tessera/planner/planned_config.h"
 #include "tessera/recompute/strategy.h"
 
@@ -398,6 +399,27 @@ void read_parallel(const OrderedJson& said, Job& job, form::Faults& faults) {
   }
 }
 
+// The other two files that `tessera plan` writes: --plan-file and --library-config.
+void refuse_other_files(const OrderedJson& root, const std::string& origin) {
+  if (root.contains("data") || root.contains("parallel") || root.empty()) {
+    return;
+  }
+  if (root.contains("version") && root.contains("degrees") && root.contains("partition")) {
+    throw ConfigError(
+        str(origin, ": this is a plan file, not a job; tessera plan -o FILE writes a job"));
+  }
+  bool keys = true;
+  for (const auto& item : root.items()) {
+    keys = keys && config::find_key(item.key()) != nullptr;
+  }
+  if (keys) {
+    throw ConfigError(
+        str(origin,
+            ": this is a configuration of the library, not a job; write it as \"parallel\" of a "
+            "job, beside \"model\", \"data\" and \"steps\""));
+  }
+}
+
 } // namespace
 
 Job parse_job(
@@ -405,6 +427,7 @@ Job parse_job(
     const std::string& origin,
     const std::vector<std::string>& settings) {
   const JobText text = read_job_text(text_of_file, origin, settings);
+  refuse_other_files(text.root, origin);
   form::Faults faults(origin, form::Wording::kMust, form::Faults::Mode::kGather);
   for (const std::string& error : text.errors) {
     faults.add(error);

@@ -8,6 +8,18 @@
 
 namespace tessera::cli {
 
+namespace {
+
+config::Config parallel_of(const OrderedJson& job) {
+  const std::string said = with_precision(
+                               job.contains("parallel") ? job["parallel"] : OrderedJson::object(),
+                               job.value("precision", std::string("f32")))
+                               .dump();
+  return config::parse_config(said, "parallel");
+}
+
+} // namespace
+
 std::string job_with_parallel(const std::string& job_json, const config::Config& parallel) {
   auto job = job_object(job_json, "the job");
   job.erase("strategy");
@@ -37,18 +49,21 @@ std::string job_with_plan(
     const planner::Candidate& candidate,
     const cost::DescribedModel& model) {
   auto job = job_object(job_json, "the job");
-  const std::string base = with_precision(
-                               job.contains("parallel") ? job["parallel"] : OrderedJson::object(),
-                               job.value("precision", std::string("f32")))
-                               .dump();
+  const config::Config base = parallel_of(job);
   if (candidate.strategy.activation_checkpointing &&
       job.value(kRecomputationKey, std::string("none")) == "none") {
     job[kRecomputationKey] = planner::recomputation_of(candidate.strategy);
   }
   return job_with_parallel(
-      job.dump(),
-      planner::with_plan(
-          config::parse_config(base, "parallel"), planner::to_config(candidate, model)));
+      job.dump(), planner::with_plan(base, planner::to_config(candidate, model)));
+}
+
+std::vector<std::string> replaced_by_plan(
+    const std::string& job_json,
+    const planner::Candidate& candidate,
+    const cost::DescribedModel& model) {
+  return planner::replaced_keys(
+      parallel_of(job_object(job_json, "the job")), planner::to_config(candidate, model));
 }
 
 double sharded_clipping(double clip_norm) {

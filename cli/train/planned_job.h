@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "tessera/config/config.h"
 #include "tessera/cost/described_model.h"
@@ -19,6 +20,13 @@ std::string job_with_parallel(const std::string& job_json, const config::Config&
 /// Throws: PlanError when the strategy does not run; ConfigError when it does not go together with
 /// the job's other keys.
 std::string job_with_plan(
+    const std::string& job_json,
+    const planner::Candidate& candidate,
+    const cost::DescribedModel& model);
+
+/// Returns the keys of the job's `parallel` for which the strategy has another value.
+/// Throws: PlanError when the strategy does not run; ConfigError for a job that cannot be read.
+std::vector<std::string> replaced_by_plan(
     const std::string& job_json,
     const planner::Candidate& candidate,
     const cost::DescribedModel& model);

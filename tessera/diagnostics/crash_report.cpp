@@ -1,5 +1,6 @@
 #include "tessera/diagnostics/crash_report.h"
 
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
 
@@ -26,7 +27,17 @@ void report_death(const ActivityBoard::Neighbour& dead) noexcept {
   static_cast<void>(written);
 }
 
+// mpirun signals a rank's whole process group, and the launcher's script passes the signal on, so
+// that it comes twice. The second one reaches another thread while the first is still writing.
+void wait_for_the_first_signal() noexcept {
+  static std::atomic<bool> signalled{false};
+  if (signalled.exchange(true)) {
+    ::poll(nullptr, 0, 1000); // the thread that reports ends the process sooner
+  }
+}
+
 extern "C" void report_deaths_and_end(int number) {
+  wait_for_the_first_signal();
   if (const ActivityBoard* board = ActivityBoard::published()) {
     board->page().left.store(1);
     for (const ActivityBoard::Neighbour& other : board->neighbours()) {

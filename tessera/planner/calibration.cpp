@@ -68,6 +68,12 @@ std::string calibration_json(
     entry["layer_boundaries"] = strategy.boundaries;
     entry["stages_per_rank"] = strategy.stages_per_rank;
     entry["schedule"] = text_of(strategy.schedule);
+    if (strategy.active_microbatches > 0) {
+      entry["active_microbatches"] = strategy.active_microbatches;
+    }
+    if (strategy.fast_mode) {
+      entry["fast_mode"] = true;
+    }
     entry["predicted_s"] = trials[i].predicted_seconds;
     entry["estimated_s"] = candidates[i].cost.seconds;
     entry["memory_gib"] = candidates[i].cost.needed_bytes() / (1 << 30);

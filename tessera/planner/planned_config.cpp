@@ -50,6 +50,15 @@ std::vector<std::string> planned_keys_said(const config::Config& config) {
   return said;
 }
 
+std::vector<std::string> replaced_keys(const config::Config& base, const config::Config& planned) {
+  std::vector<std::string> replaced = planned_keys_said(base);
+  std::erase_if(replaced, [&](const std::string& name) {
+    const config::Key& key = key_of(name.c_str());
+    return config::get(key, base) == config::get(key, planned);
+  });
+  return replaced;
+}
+
 config::Config with_plan(const config::Config& base, const config::Config& planned) {
   config::Config result = planned;
   // Copy every key from `base` that a plan does not decide.

@@ -11,6 +11,9 @@ namespace tessera::planner {
 /// partition) and that do not have their defaults in `config`.
 std::vector<std::string> planned_keys_said(const config::Config& config);
 
+/// Returns those of planned_keys_said(base) that have another value in `planned`.
+std::vector<std::string> replaced_keys(const config::Config& base, const config::Config& planned);
+
 /// Returns `base` with every key that a plan decides taken from `planned`.
 /// Throws: ConfigError when the two do not go together.
 config::Config with_plan(const config::Config& base, const config::Config& planned);

@@ -78,6 +78,9 @@ with tempfile.TemporaryDirectory() as work:
             "unknown field 'modle'; the nearest is 'model'", "'log_every'", "'data.directory'")
     refused(changed(optimizer={"lr": 1e-3}),
             "unknown field 'optimizer.lr'; the nearest is 'optimizer.learning_rate'")
+    refused({"pipeline_parallel_degree": 2, "microbatches": 4},
+            "this is a configuration of the library, not a job")
+    refused({"version": 1, "degrees": {}, "partition": {}}, "this is a plan file, not a job")
     refused(changed(optimizer={"zzzz": 1}), "unknown field 'optimizer.zzzz'; the known ones are type, "
             "learning_rate, min_learning_rate")
     refused(changed(model={"name": "bert-tiny", "options": {"dropout": 0.0}}),

@@ -85,6 +85,11 @@ grep -q '"seed": 7' planned.json || fail "the seed is lost: $(cat planned.json)"
 "$tessera" launch -n 2 -- "$tessera" train planned.json > planned.txt
 grep -q "saved/step_2" planned.txt || fail "planned: $(cat planned.txt)"
 
+sed 's/"seed": 7/"seed": 7, "microbatches": 8, "active_microbatches": 1, "pipeline": "simple"/' job.json > said.json
+"$tessera" plan --job said.json --cluster-file cluster.json -o replaced.json > replaced.txt
+grep -q "^the plan replaces what the job says of: .*active_microbatches" replaced.txt ||
+  fail "not said: $(cat replaced.txt)"
+
 # Trials: predicted beside measured, kept in a file; failures are survived.
 "$tessera" plan --job job.json --cluster-file cluster.json --trials 3 --trial-steps 3 \
   --calibration-file kept.json -o winner.json > trials.txt
@@ -103,6 +108,10 @@ refused "leave --objective out" "$tessera" plan --job job.json --cluster-file cl
 refused "all 1 trials failed" "$tessera" plan --job job.json --cluster-file cluster.json \
   --trials 1 --trial-timeout 1 --trial-steps 100000 --calibration-file failed.json
 grep -q "did not end in time" failed.json || fail "no reason: $(cat failed.json)"
+cp kept.json earlier.json
+refused "all 1 trials failed" "$tessera" plan --job job.json --cluster-file cluster.json \
+  --trials 1 --trial-timeout 1 --trial-steps 100000 --calibration-file earlier.json
+cmp -s kept.json earlier.json || fail "the factors of earlier trials are lost"
 
 # Two replicas of this model need more than a rank may have here, half of it on each rank does not.
 # Exchanges decide, so that replicas, which exchange all gradients, come after every pipeline on any machine. (Tensor

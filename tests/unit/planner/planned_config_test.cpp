@@ -19,6 +19,19 @@ TEST(PlannedConfig, NamesTheKeysThatAPlanDecides) {
   EXPECT_THAT(planned_keys_said(config), ElementsAre("ddp", "microbatches"));
 }
 
+TEST(PlannedConfig, NamesTheKeysThatAPlanReplaces) {
+  config::Config base;
+  base.seed = 3;
+  base.microbatches = 4;
+  base.pipeline_parallel_degree = 2;
+  base.active_microbatches = 1;
+  config::Config planned;
+  planned.microbatches = 4;
+  planned.ddp = true;
+  EXPECT_THAT(
+      replaced_keys(base, planned), ElementsAre("pipeline_parallel_degree", "active_microbatches"));
+}
+
 TEST(PlannedConfig, APlanReplacesItsKeysAndNoOther) {
   config::Config base;
   base.pipeline_parallel_degree = 4;
