@@ -8,44 +8,14 @@
 
 #include "tessera/base/error.h"
 
+#include "cli/launch/rank_script.h"
+
 namespace tessera::cli {
 
-// The launcher sends USR1 to ask the ranks to end in good order, because mpirun forwards
-// it, but not TERM. The script passes TERM on to the program, which must not see USR1.
-// A rank that was asked to end prints nothing, since only the first failure matters. The
-// program runs in the background, because a shell handles signals only between foreground
-// commands. A background program would lose its input, hence descriptor 3.
-const char* const kRankScript = R"sh(stopped= child= ends=$TESSERA_RANK_ENDS
-unset TESSERA_RANK_ENDS
-trap 'stopped=1; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null' USR1 TERM INT
-exec 3<&0
-(trap '' USR1; exec "$@") <&3 3<&- &
-child=$!
-exec 3<&-
-while :; do
-  wait "$child" 2> /dev/null # the shell would say "Killed"
-  status=$?
-  kill -0 "$child" 2>/dev/null || break
-done
-# 75: stopped by a signal with everything saved, which is no failure.
-if [ -z "$stopped" ] && [ "$status" -ne 0 ] && [ "$status" -ne 75 ]; then
-  who="tessera: rank ${OMPI_COMM_WORLD_RANK:-?} on host $(hostname)"
-  signal=$((status - 128)) name=
-  # A program may exit with more than 128 itself, which is no signal's number then.
-  [ "$signal" -le 0 ] || name=$(kill -l "$signal" 2> /dev/null) || name=
-  if [ -n "$name" ]; then
-    why=
-    [ "$signal" -ne 9 ] || why="; when nobody sent it, the system was short of memory (see dmesg)"
-    echo "$who was killed by signal $signal (SIG$name)$why" >&2
-  else
-    echo "$who ended with exit status $status" >&2
-  fi
-fi
-# A rank that was asked to end has not done its work, whatever its status.
-[ -n "$stopped" ] || [ ! -w "$ends" ] || echo "$status ${OMPI_COMM_WORLD_SIZE:-1}" >> "$ends" # run_ranks.h
-exit "$status")sh";
-
 namespace {
+
+const std::vector<std::string> kBindings =
+    {"bind-to-core", "bind-to-socket", "cpu-set", "rankfile", "rf"};
 
 int positive(const std::string& text, const std::string& what) {
   int value = 0;
@@ -288,11 +258,9 @@ std::vector<std::string> mpirun_command(const LaunchRequest& request, const Mach
   if (crowded || layout.over_slots) {
     options.put("oversubscribe", {"--oversubscribe"}, {"nooversubscribe"});
   }
-  // mpirun would bind a rank to one core, which all threads of the rank would share.
-  options.put(
-      "bind-to",
-      {"--bind-to", "none"},
-      {"bind-to-core", "bind-to-socket", "cpu-set", "rankfile", "rf"});
+  // mpirun would bind a rank to one core, which all threads of the rank would share; the ranks'
+  // script gives each its share of a host's cores.
+  options.put("bind-to", {"--bind-to", "none", "-x", "TESSERA_SHARE_CORES=1"}, kBindings);
   if (crowded) {
     // A rank that waits must yield its core to one that computes.
     options.mca("mpi_yield_when_idle", "1");

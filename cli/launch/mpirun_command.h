@@ -46,8 +46,4 @@ std::vector<std::string> mpirun_command(const LaunchRequest& request, const Mach
 /// Returns `command` as one line for a shell.
 std::string quoted(const std::vector<std::string>& command);
 
-/// The script for /bin/sh that runs the program of each rank and reports how it ended; see
-/// docs/launch.md.
-extern const char* const kRankScript;
-
 } // namespace tessera::cli

@@ -13,7 +13,7 @@ namespace tessera::cli {
 /// from mpirun's: when all ranks ended with status 0 without having been asked to end, and mpirun
 /// with another status, it says so on the standard error and returns 0. mpirun ends with 1, under
 /// -q without a message, when a rank has not called MPI_Finalize; once it did although the rank
-/// had. Each rank's script (kRankScript) adds a line to a temporary file that TESSERA_RANK_ENDS
+/// had. Each rank's script (rank_script.h) adds a line to a temporary file that TESSERA_RANK_ENDS
 /// names. Ranks on other hosts cannot, so mpirun's status stands for runs over several hosts.
 ///
 /// Throws: Error when the command cannot be started, naming it.

@@ -81,9 +81,12 @@ std::string to_tables(const cost::Cluster& cluster) {
         "may be off; probe again when it is quiet",
         *quality.foreign_processors);
   } else if (std::max(quality.compute_spread, quality.link_spread) > autotune::kAgreement) {
-    text +=
-        "the machine is busy: rounds do not agree, so plans on this file may be off; probe again "
-        "when it is quiet\n";
+    text += quality.foreign_processors
+                ? "rounds do not agree although no other program ran: the machine's own speed "
+                  "changes (its clock, or other guests of its host), so plans on this file may be "
+                  "off\n"
+                : "rounds do not agree: the machine is busy or its speed changes, so plans on this "
+                  "file may be off; probe again when it is quiet\n";
   }
   for (const cost::CollectiveTime& one : cluster.collectives) {
     if (one.operation == "all_reduce") {

@@ -36,7 +36,8 @@ struct Candidate {
 };
 
 struct SearchResult {
-  /// Strategies that fit, by Candidate::seconds, fastest first.
+  /// Strategies that fit, by Candidate::seconds, fastest first; where a probe measured the cluster,
+  /// the simplest of those that it does not tell apart from the fastest comes first (simplest.h).
   std::vector<Candidate> best;
   int considered = 0; // points of the space, or strategies that were drawn
   bool interrupted = false; // by SearchOptions::stop

@@ -8,6 +8,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/planner/objective.h"
+#include "tessera/planner/simplest.h"
 #include "tessera/planner/to_config.h"
 
 namespace tessera::planner {
@@ -218,6 +219,12 @@ std::string summary(const SearchResult& result, const cost::DescribedModel& mode
         candidate.cost.needed_bytes() / kGib,
         headline(candidate.strategy).c_str(),
         (nodes_text(candidate) + (reason ? "  (only priced: " + *reason + ")" : "")).c_str());
+  }
+  if (result.best.size() > 1 && result.best[1].seconds() < result.best[0].seconds()) {
+    text += line(
+        "  the first is the simplest of those within %.0f %% of the fastest, which a probe does not "
+        "tell apart",
+        100 * kToldApart);
   }
   if (result.lower_bound > 0 && !result.best.empty()) {
     const bool turns = std::any_of(result.best.begin(), result.best.end(), is_in_turns);

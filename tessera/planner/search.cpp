@@ -14,6 +14,7 @@
 #include "tessera/planner/pricer.h"
 #include "tessera/planner/savings.h"
 #include "tessera/planner/shares.h"
+#include "tessera/planner/simplest.h"
 #include "tessera/planner/to_config.h"
 #include "tessera/planner/whole_layers.h"
 
@@ -265,6 +266,12 @@ SearchResult search(
     constexpr int kAll = 1000;
     wider.keep = std::max(options.keep, kAll);
   }
+  const bool chooses = options.objective == Objective::kTime &&
+                       (options.method == Method::kAmp || options.method == Method::kAnnealing);
+  if (chooses) {
+    constexpr int kAlternatives = 10; // of which the simplest may be the first
+    wider.keep = std::max(options.keep, kAlternatives);
+  }
   const bool sets =
       options.subsets || options.spare_nodes > 0 || options.objective != Objective::kTime;
   SearchResult result =
@@ -283,10 +290,12 @@ SearchResult search(
   std::stable_sort(order.begin(), order.end());
   std::vector<Candidate> best;
   for (const auto& [value, index] : order) {
-    if (best.size() < static_cast<std::size_t>(options.keep)) {
-      best.push_back(std::move(result.best[index]));
-    }
+    best.push_back(std::move(result.best[index]));
   }
+  if (chooses) {
+    prefer_simplest(best, model, cluster);
+  }
+  best.erase(best.begin() + std::min<std::ptrdiff_t>(std::ssize(best), options.keep), best.end());
   result.best = std::move(best);
   return result;
 }

@@ -14,7 +14,7 @@ namespace {
 thread_local Worker* t_worker = nullptr;
 }
 
-Worker::Worker(std::binary_semaphore& server_turn, After after)
+Worker::Worker(Handover& server_turn, After after)
     : server_turn_(server_turn), after_(std::move(after)), thread_([this] { loop(); }) {}
 
 Worker::~Worker() {

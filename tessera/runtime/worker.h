@@ -2,10 +2,10 @@
 
 #include <functional>
 #include <memory>
-#include <semaphore>
 #include <thread>
 #include <vector>
 
+#include "tessera/runtime/handover.h"
 #include "tessera/runtime/task.h"
 
 namespace tessera::runtime {
@@ -20,7 +20,7 @@ class Worker {
   /// the baton has been passed.
   using After = std::function<std::shared_ptr<Task>(std::shared_ptr<Task>)>;
 
-  Worker(std::binary_semaphore& server_turn, After after);
+  Worker(Handover& server_turn, After after);
   ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
@@ -49,9 +49,9 @@ class Worker {
  private:
   void loop();
 
-  std::binary_semaphore& server_turn_;
+  Handover& server_turn_;
   After after_;
-  std::binary_semaphore worker_turn_{0};
+  Handover worker_turn_;
   std::shared_ptr<Task> task_;
   bool stop_ = false;
   std::thread thread_;
@@ -75,7 +75,7 @@ class WorkerPool {
 
  private:
   Worker::After after_;
-  std::binary_semaphore server_turn_{0};
+  Handover server_turn_;
   std::vector<std::unique_ptr<Worker>> workers_;
 };
 

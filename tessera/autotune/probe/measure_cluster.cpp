@@ -34,7 +34,6 @@ c10::IValue pack(const RankMeasurement& one) {
             one.busy_bytes_per_s,
             one.spread,
             static_cast<double>(one.repeated),
-            static_cast<double>(one.processors),
             one.offload_bytes_per_s,
             one.offload_room_bytes,
             one.elapsed_seconds,
@@ -43,7 +42,8 @@ c10::IValue pack(const RankMeasurement& one) {
            at::kDouble)),
        c10::IValue(one.machine),
        c10::IValue(one.busy_layers_per_s),
-       c10::IValue(one.alone_by_round)});
+       c10::IValue(one.alone_by_round),
+       c10::IValue(one.processors)});
 }
 
 RankMeasurement unpack(const c10::IValue& value) {
@@ -59,15 +59,15 @@ RankMeasurement unpack(const c10::IValue& value) {
   one.busy_bytes_per_s = rates[1].item<double>();
   one.spread = rates[2].item<double>();
   one.repeated = static_cast<int>(rates[3].item<double>());
-  one.processors = static_cast<int>(rates[4].item<double>());
-  one.offload_bytes_per_s = rates[5].item<double>();
-  one.offload_room_bytes = rates[6].item<double>();
-  one.elapsed_seconds = rates[7].item<double>();
-  one.own_seconds = rates[8].item<double>();
-  one.machine_seconds = rates[9].item<double>();
+  one.offload_bytes_per_s = rates[4].item<double>();
+  one.offload_room_bytes = rates[5].item<double>();
+  one.elapsed_seconds = rates[6].item<double>();
+  one.own_seconds = rates[7].item<double>();
+  one.machine_seconds = rates[8].item<double>();
   one.machine = parts[3].toStringRef();
   one.busy_layers_per_s = parts[4].toDoubleVector();
   one.alone_by_round = parts[5].toDoubleVector();
+  one.processors = parts[6].toIntVector();
   return one;
 }
 

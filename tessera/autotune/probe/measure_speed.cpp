@@ -93,10 +93,18 @@ double lasting_share(double window_s, const Effort& effort, RankMeasurement& res
   return found < kHeldBack ? share(kManyQuotas * window_s) : 1;
 }
 
-int processors_of_rank() {
+std::vector<std::int64_t> processors_of_rank() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
+  std::vector<std::int64_t> numbers;
+  if (::sched_getaffinity(0, sizeof set, &set) == 0) {
+    for (int number = 0; number < CPU_SETSIZE; ++number) {
+      if (CPU_ISSET(number, &set)) {
+        numbers.push_back(number);
+      }
+    }
+  }
+  return numbers;
 }
 
 double free_bytes_of_rank(const comm::World& world) {

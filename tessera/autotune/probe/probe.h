@@ -25,7 +25,7 @@ struct RankMeasurement {
   std::string processor;
   double free_bytes = 0; // this rank's share of its host's free memory
   cost::DeviceSpeed speed; // while the host's other ranks sleep
-  int processors = 0; // on which this rank may run; 0: not known
+  std::vector<std::int64_t> processors; // numbers of those on which it may run; empty: not known
   double alone_layers_per_s = 0; // while the host's other ranks sleep
   // While all ranks compute; entry i of every rank is from the same round.
   std::vector<double> busy_layers_per_s;

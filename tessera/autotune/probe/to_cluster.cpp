@@ -76,6 +76,17 @@ double full_speed_ranks(const std::vector<RankMeasurement>& ranks, const HostRan
   return median(rounds);
 }
 
+// Returns how many ranks of a host can compute at a time: one on each processor.
+int most_at_once(const std::vector<RankMeasurement>& ranks, const HostRange& host) {
+  std::set<std::int64_t> processors;
+  for (int rank = host.first; rank < host.last; ++rank) {
+    const auto& own = ranks[static_cast<std::size_t>(rank)].processors;
+    processors.insert(own.begin(), own.end());
+  }
+  const int all = host.last - host.first;
+  return processors.empty() ? all : std::min(all, static_cast<int>(processors.size()));
+}
+
 // Returns the kind of device of a host: that of a similar host, or a new one.
 int kind_of(const RankMeasurement& rank, std::vector<const RankMeasurement*>& kinds) {
   for (std::size_t k = 0; k < kinds.size(); ++k) {
@@ -229,14 +240,10 @@ cost::Cluster to_cluster(
     node.kind = kind_of(first, kinds);
     node.count = host.last - host.first;
     node.host = host.name;
-    // Noise must not make this more than the ranks, or than the processors if ranks are
-    // not bound to one each. Less than one core would count the slowness of the
-    // measured rank twice.
-    const bool free_to_move = first.processors >= 2;
+    // Noise must not make this more than the ranks, or than the processors that they use. Less than
+    // one core would count the slowness of the measured rank twice.
     node.cores = std::clamp(
-        full_speed_ranks(ranks, host),
-        1.0,
-        static_cast<double>(free_to_move ? std::min(node.count, first.processors) : node.count));
+        full_speed_ranks(ranks, host), 1.0, static_cast<double>(most_at_once(ranks, host)));
     cluster.nodes.push_back(node);
     cluster.name +=
         (cluster.name.empty() ? "" : " + ") + std::to_string(node.count) + " ranks on " + host.name;

@@ -77,14 +77,18 @@ TEST(ToCluster, NoMoreCoresThanProcessorsThatAllRanksMayUse) {
   const std::vector<PairFacts> pairs = {pair_of(0, 1, 1e9)};
   EXPECT_NEAR(to_cluster(ranks, pairs, {}).nodes[0].cores, 2.4, 1e-12);
   for (RankMeasurement& rank : ranks) {
-    rank.processors = 2;
+    rank.processors = {0, 1};
   }
   EXPECT_EQ(to_cluster(ranks, pairs, {}).nodes[0].cores, 2);
-  // Bound to one of its own each.
-  for (RankMeasurement& rank : ranks) {
-    rank.processors = 1;
+  // Bound to one of its own each, and to one of two in turn.
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    ranks[i].processors = {static_cast<std::int64_t>(i)};
   }
   EXPECT_NEAR(to_cluster(ranks, pairs, {}).nodes[0].cores, 2.4, 1e-12);
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    ranks[i].processors = {static_cast<std::int64_t>(i % 2)};
+  }
+  EXPECT_EQ(to_cluster(ranks, pairs, {}).nodes[0].cores, 2);
 }
 
 TEST(ToCluster, HostsOfLikeSpeedAreOneKind) {

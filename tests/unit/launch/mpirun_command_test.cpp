@@ -7,6 +7,8 @@
 
 #include "tessera/base/error.h"
 
+#include "cli/launch/rank_script.h"
+
 namespace tessera::cli {
 namespace {
 
@@ -49,6 +51,8 @@ TEST(LaunchCommand, UsesEveryCoreWhenRanksAreFew) {
           "2",
           "--bind-to",
           "none",
+          "-x",
+          "TESSERA_SHARE_CORES=1",
           "-q",
           "--mca",
           "btl_vader_single_copy_mechanism",
@@ -68,6 +72,8 @@ TEST(LaunchCommand, YieldsWhenRanksOutnumberCores) {
           "--oversubscribe",
           "--bind-to",
           "none",
+          "-x",
+          "TESSERA_SHARE_CORES=1",
           "--mca",
           "mpi_yield_when_idle",
           "1",
@@ -87,27 +93,6 @@ TEST(LaunchCommand, EndsWithTheProgramBehindItsScript) {
       (Words{"/bin/sh", "-c", kRankScript, "tessera-rank", "./train", "a b"}));
 }
 
-/// Returns what the script of a rank prints when the program is `script`.
-std::string said_by_rank(const std::string& script) {
-  const Words command = {"/bin/sh", "-c", kRankScript, "tessera-rank", "/bin/sh", "-c", script};
-  FILE* pipe = popen((quoted(command) + " 2>&1").c_str(), "r");
-  std::string text;
-  for (int c = std::fgetc(pipe); c != EOF; c = std::fgetc(pipe)) {
-    text += static_cast<char>(c);
-  }
-  pclose(pipe);
-  return text;
-}
-
-TEST(LaunchCommand, ARankIsKilledBySignalsAndByNothingElse) {
-  EXPECT_THAT(said_by_rank("exit 255"), testing::EndsWith(" ended with exit status 255\n"));
-  EXPECT_THAT(said_by_rank("exit 200"), testing::EndsWith(" ended with exit status 200\n"));
-  EXPECT_THAT(
-      said_by_rank("kill -TERM $$"), testing::EndsWith(" was killed by signal 15 (SIGTERM)\n"));
-  EXPECT_EQ(said_by_rank("exit 255").find('\n'), said_by_rank("exit 255").size() - 1);
-  EXPECT_EQ(said_by_rank("exit 75"), "");
-}
-
 TEST(LaunchCommand, TheUsersOwnOptionsReplaceOursOnce) {
   const Words words = options_of(
       request(
@@ -120,6 +105,7 @@ TEST(LaunchCommand, TheUsersOwnOptionsReplaceOursOnce) {
   EXPECT_THAT(words, Contains("cma"));
   EXPECT_THAT(words, Contains("core"));
   EXPECT_THAT(words, Not(Contains("none")));
+  EXPECT_THAT(words, Not(Contains("TESSERA_SHARE_CORES=1")));
   EXPECT_THAT(words, Contains("OMP_NUM_THREADS=7"));
   EXPECT_THAT(words, Not(Contains("OMP_NUM_THREADS=1")));
   EXPECT_THAT(words, Contains("eth0"));
