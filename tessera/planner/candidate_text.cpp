@@ -222,7 +222,8 @@ std::string summary(const SearchResult& result, const cost::DescribedModel& mode
   }
   if (result.best.size() > 1 && result.best[1].seconds() < result.best[0].seconds()) {
     text += line(
-        "  the first is the simplest of those within %.0f %% of the fastest, which a probe does not "
+        "  the first is the simplest of those within %.0f %% of the fastest, which a probe does "
+        "not "
         "tell apart",
         100 * kToldApart);
   }

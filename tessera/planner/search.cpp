@@ -266,7 +266,7 @@ SearchResult search(
     constexpr int kAll = 1000;
     wider.keep = std::max(options.keep, kAll);
   }
-  const bool chooses = options.objective == Objective::kTime &&
+  const bool chooses = cluster.quality.rounds > 0 && options.objective == Objective::kTime &&
                        (options.method == Method::kAmp || options.method == Method::kAnnealing);
   if (chooses) {
     constexpr int kAlternatives = 10; // of which the simplest may be the first
