@@ -8,12 +8,11 @@ namespace tessera::cli {
 // program runs in the background, because a shell handles signals only between foreground
 // commands. A background program would lose its input, hence descriptor 3.
 //
-// Where cores are shared, a waking rank may be put on the core of another one while the core where
-// it last ran has just become idle, and stays there for milliseconds. So each rank gets cores of
-// its own, with all hardware threads of each: consecutive ones where there are as many cores as
-// ranks, else one of them in turn, since neighbours compute at the same time (tensor parallelism,
-// replicas). A number of ranks that would load cores unevenly, more threads than the share has
-// processors and a host without these programs leave a rank free to move (decision 199).
+// The kernel may put a waking rank on the core of another one although the core where it last ran
+// has just become idle, and both stay there for milliseconds. So where there are enough cores each
+// rank gets its own, with all hardware threads of each. More ranks than cores, more threads than
+// the share has processors and a host without these programs leave a rank free to move (decision
+// 199).
 const char* const kRankScript = R"sh(stopped= child= ends=$TESSERA_RANK_ENDS
 share=$TESSERA_SHARE_CORES own=
 unset TESSERA_RANK_ENDS TESSERA_SHARE_CORES
@@ -33,13 +32,9 @@ if [ -n "$share" ] && [ "${OMPI_COMM_WORLD_LOCAL_SIZE:-1}" -gt 1 ]; then
         cpus[$1, $2] = cpus[$1, $2] "," $3
       }
       END {
-        if (cores == 0) exit
-        if (ranks <= cores) {
-          end = int((rank + 1) * cores / ranks)
-          for (i = int(rank * cores / ranks); i < end; i++) own = own cpus[core[i]]
-        } else if (ranks % cores == 0) {
-          own = cpus[core[rank % cores]]
-        }
+        if (ranks > cores) exit
+        end = int((rank + 1) * cores / ranks)
+        for (i = int(rank * cores / ranks); i < end; i++) own = own cpus[core[i]]
         if (gsub(",", ",", own) >= threads) print substr(own, 2)
       }')
   [ -z "$own" ] || taskset -c "$own" true 2> /dev/null || own=
