@@ -1,7 +1,7 @@
 #include "tessera/runtime/handover.h"
 
 #include <cerrno>
-#include <cstring>
+#include <system_error>
 
 #include <unistd.h>
 
@@ -15,7 +15,7 @@ Handover::Handover() {
   if (::pipe2(ends_, O_CLOEXEC) != 0) {
     throw Error(
         str("a worker thread needs a pipe: ",
-            std::strerror(errno),
+            std::generic_category().message(errno),
             "; raise the limit of open files (ulimit -n)"));
   }
 }

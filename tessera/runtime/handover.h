@@ -8,7 +8,7 @@ namespace tessera::runtime {
 /// may be another rank's, and both ranks share that one while this one idles (decision 199).
 class Handover {
  public:
-  /// Throws: SystemError when the process may open no more files.
+  /// Throws: Error when the process may open no more files.
   Handover();
   ~Handover();
   Handover(const Handover&) = delete;
