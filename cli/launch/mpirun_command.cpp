@@ -14,9 +14,6 @@ namespace tessera::cli {
 
 namespace {
 
-const std::vector<std::string> kBindings =
-    {"bind-to-core", "bind-to-socket", "cpu-set", "rankfile", "rf"};
-
 int positive(const std::string& text, const std::string& what) {
   int value = 0;
   const char* end = text.data() + text.size();
@@ -260,7 +257,10 @@ std::vector<std::string> mpirun_command(const LaunchRequest& request, const Mach
   }
   // mpirun would bind a rank to one core, which all threads of the rank would share; the ranks'
   // script gives each its share of a host's cores.
-  options.put("bind-to", {"--bind-to", "none", "-x", "TESSERA_SHARE_CORES=1"}, kBindings);
+  options.put(
+      "bind-to",
+      {"--bind-to", "none", "-x", "TESSERA_SHARE_CORES=1"},
+      {"bind-to-core", "bind-to-socket", "cpu-set", "rankfile", "rf"});
   if (crowded) {
     // A rank that waits must yield its core to one that computes.
     options.mca("mpi_yield_when_idle", "1");

@@ -82,7 +82,7 @@ std::string to_tables(const cost::Cluster& cluster) {
         *quality.foreign_processors);
   } else if (std::max(quality.compute_spread, quality.link_spread) > autotune::kAgreement) {
     text += quality.foreign_processors
-                ? "rounds do not agree although no other program ran: the machine's own speed "
+                ? "rounds do not agree although other programs were idle: the machine's own speed "
                   "changes (its clock, or other guests of its host), so plans on this file may be "
                   "off\n"
                 : "rounds do not agree: the machine is busy or its speed changes, so plans on this "

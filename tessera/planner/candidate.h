@@ -39,6 +39,7 @@ struct SearchResult {
   /// Strategies that fit, by Candidate::seconds, fastest first; where a probe measured the cluster,
   /// the simplest of those that it does not tell apart from the fastest comes first (simplest.h).
   std::vector<Candidate> best;
+  bool prefers_simplest = false; // whether the first takes longer than another one for that reason
   int considered = 0; // points of the space, or strategies that were drawn
   bool interrupted = false; // by SearchOptions::stop
   /// A lower bound on the estimated seconds of all strategies of the searched degrees, microbatch

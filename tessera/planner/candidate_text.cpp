@@ -220,11 +220,10 @@ std::string summary(const SearchResult& result, const cost::DescribedModel& mode
         headline(candidate.strategy).c_str(),
         (nodes_text(candidate) + (reason ? "  (only priced: " + *reason + ")" : "")).c_str());
   }
-  if (result.best.size() > 1 && result.best[1].seconds() < result.best[0].seconds()) {
+  if (result.prefers_simplest) {
     text += line(
         "  the first is the simplest of those within %.0f %% of the fastest, which a probe does "
-        "not "
-        "tell apart",
+        "not tell apart",
         100 * kToldApart);
   }
   if (result.lower_bound > 0 && !result.best.empty()) {

@@ -293,7 +293,7 @@ SearchResult search(
     best.push_back(std::move(result.best[index]));
   }
   if (chooses) {
-    prefer_simplest(best, model, cluster);
+    result.prefers_simplest = prefer_simplest(best, model, cluster);
   }
   best.erase(best.begin() + std::min<std::ptrdiff_t>(std::ssize(best), options.keep), best.end());
   result.best = std::move(best);

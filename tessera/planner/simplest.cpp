@@ -7,12 +7,12 @@
 
 namespace tessera::planner {
 
-void prefer_simplest(
+bool prefer_simplest(
     std::vector<Candidate>& best,
     const cost::DescribedModel& model,
     const cost::Cluster& cluster) {
   if (best.empty() || cluster.quality.rounds == 0) {
-    return;
+    return false;
   }
   const double most = best.front().seconds() * (1 + kToldApart);
   const auto complexity = [](const Candidate& one) {
@@ -27,7 +27,9 @@ void prefer_simplest(
       simplest = one;
     }
   }
+  const bool moves = simplest->seconds() > best.front().seconds();
   std::rotate(best.begin(), simplest, simplest + 1);
+  return moves;
 }
 
 } // namespace tessera::planner

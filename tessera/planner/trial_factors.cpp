@@ -148,6 +148,7 @@ void calibrate(SearchResult& result, const TrialFactors& factors) {
   for (Candidate& candidate : result.best) {
     candidate.calibrated_seconds = calibrated(candidate, factors);
   }
+  result.prefers_simplest = false;
   std::stable_sort(
       result.best.begin(), result.best.end(), [](const Candidate& a, const Candidate& b) {
         return a.seconds() < b.seconds();

@@ -1,6 +1,7 @@
 // Which plan comes first where a probe does not tell several apart.
 #include "tessera/planner/simplest.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -16,6 +17,7 @@ namespace tessera::planner {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 cost::Cluster probed(int nodes) {
   cost::Cluster cluster = cost::small_cluster(nodes, 0);
@@ -91,11 +93,31 @@ TEST(Simplest, ASearchForTheFastestSaysWhenItPrefers) {
     prefer_simplest(expected, model, probed(4));
     EXPECT_EQ(seconds_of(result.best), seconds_of(expected));
     const bool moved = result.best[1].seconds() < result.best[0].seconds();
+    EXPECT_EQ(result.prefers_simplest, moved);
     preferring += moved ? 1 : 0;
     const std::string text = summary(result, model);
     EXPECT_EQ(text.find("which a probe does not tell apart") != std::string::npos, moved) << text;
   }
   EXPECT_GT(preferring, 0);
+}
+
+// A list by price is not sorted by seconds, and its first is the best.
+TEST(Simplest, ASearchForAPricePrefersNothing) {
+  cost::Cluster cluster = cost::small_cluster(2, 2);
+  cluster.quality.rounds = 3;
+  cluster.kinds[0].price_per_hour = 3;
+  cluster.kinds[1].price_per_hour = 1;
+  SearchOptions options;
+  options.objective = Objective::kCost;
+  const cost::DescribedModel model = cost::small_model(16);
+  const SearchResult result = search(model, cluster, options);
+  const auto is_longer = [](const Candidate& a, const Candidate& b) {
+    return a.seconds() > b.seconds();
+  };
+  EXPECT_NE(
+      std::adjacent_find(result.best.begin(), result.best.end(), is_longer), result.best.end());
+  EXPECT_FALSE(result.prefers_simplest);
+  EXPECT_THAT(summary(result, model), Not(HasSubstr("tell apart")));
 }
 
 } // namespace
