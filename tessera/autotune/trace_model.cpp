@@ -59,16 +59,30 @@ BuiltModel built(const ModelSource& source, cost::Precision precision) {
   return model;
 }
 
+// Returns whether both forwards ran the same operators. A product on a mesh is another operator
+// where its weights stay than where they travel, which is cut into as many products as panels.
+bool same_operators(const graph::ForwardWork& a, const graph::ForwardWork& b) {
+  return std::equal(
+      a.begin(),
+      a.end(),
+      b.begin(),
+      b.end(),
+      [](const graph::OperatorWork& one, const graph::OperatorWork& other) {
+        return one.name == other.name && (one.name != "product" || one.count == other.count);
+      });
+}
+
 // Records the work of so many samples, and of twice as many. A forward of one sample may run other
-// operators than any larger batch, since a dimension of 1 is reshaped without a copy; its work then
-// follows from two larger ones, to which a plan's microbatches belong.
+// operators than any larger batch, since a dimension of 1 is reshaped without a copy, and weights
+// of a mesh stay for few rows; its work then follows from two larger ones, to which a plan's
+// microbatches belong.
 std::pair<graph::ForwardWork, graph::ForwardWork>
 record_two(torch::nn::Module& root, const BuiltModel& model, std::int64_t samples) {
   graph::ForwardWork once = tracer::record_work(root, model.forward(samples));
   graph::ForwardWork twice = tracer::record_work(root, model.forward(2 * samples));
-  if (once.size() != twice.size()) {
+  if (!same_operators(once, twice)) {
     const graph::ForwardWork thrice = tracer::record_work(root, model.forward(3 * samples));
-    if (thrice.size() == twice.size()) {
+    if (same_operators(twice, thrice)) {
       once = graph::work_of_batch(twice, thrice, 0);
     }
   }

@@ -21,12 +21,14 @@ using MicrobatchSeconds = std::map<std::string, std::map<int, PassSeconds>>;
 enum class MeshLine { kNone, kRow, kColumn };
 
 /// A collective of a tensor-parallel group that runs `times` times. On a row or column of a mesh it
-/// is a broadcast or a reduction.
+/// is a broadcast or a reduction. Where it brings the panels of a product, ranks of one node find
+/// all of them at one time in memory that they share; others get one after the other.
 struct TensorCollective {
   std::string operation; // as CollectiveTime
   int ranks = 0;
-  double bytes = 0; // of one rank's input
+  double bytes = 0; // of one rank's input, or of one panel
   int times = 1;
+  int panels = 1; // of each of the `times`
   MeshLine line = MeshLine::kNone;
 };
 

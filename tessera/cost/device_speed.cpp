@@ -117,14 +117,9 @@ product_seconds(const graph::OperatorWork& work, const DeviceSpeed& speed, Preci
       std::max(work.count * one.forward, moved), std::max(work.count * one.backward, 2 * moved)};
 }
 
-} // namespace
-
-double seconds_at(const std::vector<MeasuredPoint>& points, double size, double exponent) {
-  return interpolated(points, size, exponent, &MeasuredPoint::seconds);
-}
-
+/// Returns the seconds of an operator and of its backward.
 PassSeconds
-pass_seconds(const graph::OperatorWork& work, const DeviceSpeed& speed, Precision precision) {
+passes_of(const graph::OperatorWork& work, const DeviceSpeed& speed, Precision precision) {
   const std::vector<MeasuredPoint>* known = named(speed, work.name);
   switch (work.kind) {
     case Kind::kProduct:
@@ -152,6 +147,21 @@ pass_seconds(const graph::OperatorWork& work, const DeviceSpeed& speed, Precisio
       return {}; // LayerTable prices it, since its time depends on where the ranks are
   }
   return {};
+}
+
+} // namespace
+
+double seconds_at(const std::vector<MeasuredPoint>& points, double size, double exponent) {
+  return interpolated(points, size, exponent, &MeasuredPoint::seconds);
+}
+
+PassSeconds
+pass_seconds(const graph::OperatorWork& work, const DeviceSpeed& speed, Precision precision) {
+  PassSeconds seconds = passes_of(work, speed, precision);
+  if (!work.has_adjoint) {
+    seconds.backward = 0;
+  }
+  return seconds;
 }
 
 } // namespace tessera::cost

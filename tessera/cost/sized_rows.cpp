@@ -241,11 +241,11 @@ class SizedRowsBuilder {
     const int panels = mesh_.rows + mesh_.columns - std::gcd(mesh_.rows, mesh_.columns);
     const auto along = [&](MeshLine line, double elements, int times) {
       return TensorCollective{
-          "panel",
-          degree_,
-          elements * pass_ / (products * panels),
-          products * panels * times,
-          line};
+          .operation = "panel",
+          .ranks = degree_,
+          .bytes = elements * pass_ / (products * panels),
+          .times = products * panels * times,
+          .line = line};
     };
     const auto both = [&](int times) {
       return std::vector<TensorCollective>{

@@ -39,15 +39,18 @@ TensorTraffic::TensorTraffic(const Cluster& cluster, int degree, const LayerRows
           line.add({.wire_bytes = one.times * one.bytes, .steps = 1.0 * one.times});
           continue;
         }
-        const auto [place, is_new] = looked_up.try_emplace({one.operation, one.ranks, one.bytes});
+        const bool at_one_time = span.count == 1;
+        const double bytes = at_one_time ? one.bytes * one.panels : one.bytes;
+        const int times = at_one_time ? one.times : one.times * one.panels;
+        const auto [place, is_new] = looked_up.try_emplace({one.operation, one.ranks, bytes});
         if (is_new) {
-          place->second = cluster.collective(one.operation, one.ranks, span, one.bytes);
+          place->second = cluster.collective(one.operation, one.ranks, span, bytes);
         }
         const KnownCollective& found = place->second;
-        const Traffic measured = {.seconds = one.times * found.seconds};
+        const Traffic measured = {.seconds = times * found.seconds};
         const Traffic ring =
-            ring_traffic(one.operation, one.ranks, std::min(span.count, one.ranks), one.bytes)
-                .times(one.times);
+            ring_traffic(one.operation, one.ranks, std::min(span.count, one.ranks), bytes)
+                .times(times);
         sum.known.add(found.seconds > 0 ? measured : ring);
         sum.ring.add(found.seconds > 0 && !found.elsewhere ? measured : ring);
       }

@@ -21,14 +21,15 @@ struct OperatorWork {
   std::string name; // "aten::linear"
   int module = 0; // index into ModelGraph::modules, the innermost that runs
   Kind kind = Kind::kMove;
-  /// For products: `count` products of (rows x inner) and (inner x columns).
+  /// For products: `count` products of (rows x inner) and (inner x columns). For the panels of a
+  /// product on a mesh: so many of `bytes` each.
   double count = 0;
   double rows = 0;
   double inner = 0;
   double columns = 0;
   /// For all kinds: elements and bytes of the results.
   double elements = 0;
-  double bytes = 0; // for collectives: bytes of one rank's input
+  double bytes = 0; // for collectives: bytes of one rank's input, or of a panel
   /// Bytes that live until the backward: the results, if an operator reads them there, and what
   /// this one keeps of its own besides.
   double kept_bytes = 0;
@@ -40,9 +41,10 @@ struct OperatorWork {
   /// The bytes of the buffers that its exchange between ranks, and that of its backward, leave for
   /// those after it. Of each buffer the largest of all operators stays.
   std::array<double, 3> buffer_bytes = {};
-  /// For collectives, where `name` is the operation: the ranks of the group, and whether the
-  /// backward has a collective too.
+  /// For collectives, where `name` is the operation: the ranks of the group.
   int ranks = 0;
+  /// Whether the backward runs something for it: its collective for a collective, nothing for a
+  /// constant.
   bool has_adjoint = true;
 
   double flops() const {

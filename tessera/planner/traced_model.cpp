@@ -329,6 +329,11 @@ class Layers {
   // all-to-all and a broadcast or reduction of a panel are priced as themselves.
   static void add(const graph::OperatorWork& work, cost::PassCollectives& sum) {
     cost::TensorCollective one = {work.name, work.ranks, work.bytes};
+    const bool are_panels = work.name == "panel";
+    if (are_panels) {
+      one.operation = "broadcast"; // from the rank that has a panel to the others
+      one.panels = static_cast<int>(work.count);
+    }
     put(one, sum.forward);
     if (!work.has_adjoint) {
       return;
@@ -337,7 +342,7 @@ class Layers {
       one = {"reduce_scatter", work.ranks, work.bytes * work.ranks};
     } else if (work.name == "reduce_scatter") {
       one = {"all_gather", work.ranks, work.bytes / work.ranks};
-    } else if (work.name == "panel") {
+    } else if (are_panels) {
       // The gradients of both factors are products on the mesh, each with its panels.
       one.times = 2;
     }
@@ -347,7 +352,7 @@ class Layers {
   static void put(const cost::TensorCollective& one, std::vector<cost::TensorCollective>& list) {
     for (cost::TensorCollective& known : list) {
       if (known.operation == one.operation && known.ranks == one.ranks &&
-          known.bytes == one.bytes) {
+          known.bytes == one.bytes && known.panels == one.panels) {
         known.times += one.times;
         return;
       }

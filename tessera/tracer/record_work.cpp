@@ -39,11 +39,12 @@ std::string_view base_name(std::string_view name) {
   return name.substr(0, name.find('.'));
 }
 
-constexpr std::array<std::string_view, 24> kViews = {
-    "view",         "transpose", "permute",   "t",       "slice",  "select",
-    "split",        "chunk",     "unsqueeze", "squeeze", "expand", "narrow",
-    "flatten",      "unflatten", "detach",    "alias",   "size",   "stride",
-    "is_same_size", "numpy_T",   "expand_as", "view_as", "unbind", "unsafe_chunk"};
+// Operators that touch no element: views, and memory that is taken.
+constexpr std::array<std::string_view, 28> kViews = {
+    "view",    "transpose", "permute",      "t",      "slice",        "select",        "split",
+    "chunk",   "unsqueeze", "squeeze",      "expand", "narrow",       "flatten",       "unflatten",
+    "detach",  "alias",     "size",         "stride", "is_same_size", "numpy_T",       "expand_as",
+    "view_as", "unbind",    "unsafe_chunk", "empty",  "empty_like",   "empty_strided", "new_empty"};
 
 constexpr std::array<std::string_view, 22> kFunctions = {
     "gelu",         "softmax",
@@ -280,6 +281,7 @@ class Operators : public DispatchMode {
       }
     }
     work.kind = kind_of(name);
+    work.has_adjoint = !storages.empty() && name != "zero_" && name != "fill_";
     std::vector<at::Tensor> factors;
     if (work.kind == Kind::kProduct) {
       factors = factors_of(op, *stack);
@@ -328,9 +330,9 @@ class Operators : public DispatchMode {
     work.name = skipped.operation;
     work.module = path_.here();
     work.buffer_bytes = skipped.buffer_bytes;
+    work.count = skipped.count;
     if (skipped.operation == "product") {
       work.kind = Kind::kProduct;
-      work.count = skipped.count;
       work.rows = skipped.rows;
       work.inner = skipped.inner;
       work.columns = skipped.columns;

@@ -271,22 +271,6 @@ std::vector<std::pair<std::string, ElementStep>> named_operators() {
 
 } // namespace
 
-void scale(cost::DeviceSpeed& speed, const cost::PassSeconds& factors) {
-  std::vector<std::vector<cost::MeasuredPoint>*> all = {
-      &speed.moves, &speed.functions, &speed.random, &speed.weights};
-  for (auto* by_name : {&speed.products, &speed.batched_products, &speed.operators}) {
-    for (auto& [name, points] : *by_name) {
-      all.push_back(&points);
-    }
-  }
-  for (auto* points : all) {
-    for (cost::MeasuredPoint& point : *points) {
-      point.seconds *= factors.forward;
-      point.backward_seconds *= factors.backward;
-    }
-  }
-}
-
 std::function<void()> training_layers(bool backward, std::int64_t rows) {
   constexpr std::int64_t kWidth = 256;
   constexpr std::int64_t kInner = 512;
@@ -379,8 +363,9 @@ void measure_operators(const Effort& effort, RankMeasurement& result) {
   for (std::size_t i = 0; i < known.size(); ++i) {
     speed.operators[known[i].first] = all[first_known + i].measured();
   }
+  take_from_memory(speed);
   speed.operators["contiguous"] = speed.operators["reshape"];
-  scale(speed, blocks.longer_than(speed));
+  scale(speed, blocks.pace(speed));
   for (const Measured& one : all) {
     for (const Series* series : {&one.forward, &one.backward}) {
       for (const Rounds& point : series->points) {

@@ -1,12 +1,13 @@
 #include <algorithm>
 #include <functional>
 
-#include <ATen/ATen.h>
+#include <torch/torch.h>
 
 #include <sched.h>
 
 #include "tessera/autotune/probe/probe.h"
 #include "tessera/autotune/probe/rounds.h"
+#include "tessera/autotune/probe/within_layers.h"
 #include "tessera/base/host.h"
 #include "tessera/base/stopwatch.h"
 
@@ -111,6 +112,35 @@ double free_bytes_of_rank(const comm::World& world) {
   return static_cast<double>(host_memory().free()) / world.local_size();
 }
 
+/// A step of an optimizer over parameters as layers have them: what it reads of one that it has
+/// just written is in a cache, so it takes less than its bytes would from memory.
+class Update {
+ public:
+  static constexpr std::int64_t kElements = 1 << 16;
+  static constexpr int kTensors = 16;
+  /// As cost::runtime_constants counts them for one parameter.
+  static constexpr double kBytes = 104.0 * kTensors * kElements;
+
+  void once() {
+    torch::nn::utils::clip_grad_norm_(parameters_, 1);
+    optimizer_.step();
+  }
+
+ private:
+  static std::vector<at::Tensor> made() {
+    std::vector<at::Tensor> parameters;
+    for (int i = 0; i < kTensors; ++i) {
+      at::Tensor parameter = at::ones({kElements}).requires_grad_(true);
+      parameter.mutable_grad() = at::ones({kElements});
+      parameters.push_back(std::move(parameter));
+    }
+    return parameters;
+  }
+
+  std::vector<at::Tensor> parameters_ = made();
+  torch::optim::AdamW optimizer_{parameters_};
+};
+
 } // namespace
 
 RankMeasurement
@@ -122,11 +152,7 @@ measure_speed(comm::World& world, comm::ProcessGroup& everyone, const Effort& ef
   result.processors = processors_of_rank();
   result.free_bytes = free_bytes_of_rank(world);
   const auto layer = training_layers();
-  constexpr std::int64_t kElements = std::int64_t{4} << 20;
-  const at::Tensor x = at::ones({kElements});
-  at::Tensor sum = at::empty({kElements});
-  const auto move = [&] { at::add_out(sum, x, x); };
-  constexpr double kBytes = 3.0 * 4 * kElements; // two read, one written
+  Update update;
   // Quotas usually have a period of a tenth of a second.
   const double window_s = std::max(0.12, 4 * effort.seconds_a_point);
   const bool first = world.local_rank() == 0;
@@ -136,7 +162,7 @@ measure_speed(comm::World& world, comm::ProcessGroup& everyone, const Effort& ef
     result.alone_layers_per_s = lasting_runs_per_s(layer, window_s, effort, result);
     // A quota of processor time lets short runs through at full speed and stops long ones.
     const double longer = 1 / lasting_share(window_s, effort, result);
-    scale(result.speed, {longer, longer});
+    scale(result.speed, LayerPace::of_all({longer, longer}));
   }
   for (int round = 0; round < effort.rounds; ++round) {
     everyone.barrier();
@@ -146,8 +172,9 @@ measure_speed(comm::World& world, comm::ProcessGroup& everyone, const Effort& ef
     everyone.barrier();
     result.busy_layers_per_s.push_back(runs_per_s(layer, window_s));
     everyone.barrier();
-    result.busy_bytes_per_s =
-        std::max(result.busy_bytes_per_s, kBytes * runs_per_s(move, window_s / 2));
+    result.busy_bytes_per_s = std::max(
+        result.busy_bytes_per_s,
+        Update::kBytes * runs_per_s([&update] { update.once(); }, window_s / 2));
   }
   everyone.barrier();
   return result;

@@ -64,9 +64,6 @@ void measure_offloading(
 /// `speed`, `spread` and `repeated`. Not collective.
 void measure_operators(const Effort& effort, RankMeasurement& result);
 
-/// Multiplies all seconds of a speed by a factor for each pass.
-void scale(cost::DeviceSpeed& speed, const cost::PassSeconds& factors);
-
 /// Returns a function that runs the forward of one layer for so many rows, and with `backward` its
 /// backward, each call of the next of several layers. It mixes products, functions and weights from
 /// memory as training does, so that contention for caches and memory shows when all ranks run it.

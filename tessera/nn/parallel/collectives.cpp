@@ -121,7 +121,7 @@ at::Tensor by_position(const Ranks& ranks, const at::Tensor& blocks) {
 }
 
 at::Tensor shaped(const at::Tensor& like, std::vector<std::int64_t> sizes) {
-  return at::zeros(sizes, like.options());
+  return like.is_meta() ? at::empty(sizes, like.options()) : at::zeros(sizes, like.options());
 }
 
 /// Returns the tensor with data. A meta tensor may be the placeholder of a received one (fast

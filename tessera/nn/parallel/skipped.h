@@ -21,7 +21,8 @@ struct SkippedWork {
   int ranks = 0;
   double bytes = 0;
   bool has_adjoint = true;
-  // Of products: `count` of them, (rows x inner) times (inner x columns).
+  // Of products: `count` of them, (rows x inner) times (inner x columns). Of panels: so many of
+  // `bytes` each, which one product needs.
   double count = 0;
   double rows = 0;
   double inner = 0;

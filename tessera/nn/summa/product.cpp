@@ -87,16 +87,17 @@ void check(
   }
 }
 
-/// Reports to the tracer `times` transfers of one panel in groups of `ranks`,
+/// Reports to the tracer the transfers of `count` panels in groups of `ranks`,
 /// `bytes` in all. A product of SUMMA has one for each step and each operand that
 /// moves, and one for each part of the result; a product with stationary weights
 /// has those of the rows that travel to the weight, and of the parts that return.
-void tell_skipped_panels(int times, int ranks, double bytes) {
+void tell_skipped_panels(int count, int ranks, double bytes) {
   SkippedWork work;
   work.operation = "panel";
   work.ranks = ranks;
-  work.bytes = bytes / times;
-  for (int i = 0; i < times && ranks > 1; ++i) {
+  work.bytes = bytes / count;
+  work.count = count;
+  if (ranks > 1) {
     tell_skipped(work);
   }
 }
@@ -183,7 +184,7 @@ void multiply(
   const bool stays = stationary_weights_pay(mesh, form, a.size(0), layout);
   if (tensor_parallel().shapes_only) {
     tell_skipped_product(mesh, form, a, b, layout, out, stays);
-    if (!accumulate) {
+    if (!accumulate && !out.is_meta()) {
       out.zero_();
     }
     return;

@@ -74,8 +74,8 @@ TEST_F(MeshOutline, TellsThePanelsOfAMeshThatIsNoSquare) {
   nn::SkippedWork product;
   const nn::SkippedWorkScope listen([&](const nn::SkippedWork& work) {
     if (work.operation == "panel") {
-      ++panels[work.ranks].count;
-      panels[work.ranks].bytes += work.bytes;
+      panels[work.ranks].count += static_cast<int>(work.count);
+      panels[work.ranks].bytes += work.count * work.bytes;
     } else {
       product = work;
     }

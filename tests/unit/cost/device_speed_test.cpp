@@ -78,6 +78,15 @@ TEST(DeviceSpeed, BackwardsAreTwoProductsAndNoNewRandomNumbers) {
   EXPECT_DOUBLE_EQ(pass_seconds(mask, speed, Precision::kFull).backward, 1e-3);
 }
 
+TEST(DeviceSpeed, ConstantsHaveNoBackward) {
+  graph::OperatorWork work = function("aten::exp", 1e6);
+  EXPECT_GT(pass_seconds(work, simple_speed(), Precision::kFull).backward, 0);
+  work.has_adjoint = false;
+  const PassSeconds constant = pass_seconds(work, simple_speed(), Precision::kFull);
+  EXPECT_DOUBLE_EQ(constant.forward, 1e-2);
+  EXPECT_EQ(constant.backward, 0);
+}
+
 TEST(DeviceSpeed, MeasuredBackwardsReplaceTheRules) {
   DeviceSpeed speed = simple_speed();
   speed.products["f32"] = {{10, 2e-6, 5e-6}, {100, 2e-3, 5e-3}};

@@ -70,6 +70,28 @@ TEST(DividedModel, CountsCollectivesThatAreAlike) {
   EXPECT_EQ(of_four, 1);
 }
 
+TEST(DividedModel, PanelsOfAProductAreBroadcastsThatItsBackwardHasTwice) {
+  ModelTrace traced = small_language_model(3);
+  traced.divisions.push_back(half_of(traced));
+  DivisionTrace& division = traced.divisions[0];
+  for (graph::ForwardWork* work : {&division.least, &division.twice}) {
+    const auto gather = std::find_if(
+        work->begin(), work->end(), [](const auto& one) { return one.name == "all_gather"; });
+    gather->name = "panel";
+    gather->count = 3;
+  }
+  const auto model = describe_traced(traced, measured_cluster(2));
+  const cost::PassCollectives& exchanged =
+      model.traced()->divided[0].part.layers[1].collectives.at(2);
+  const auto is_panels = [](const cost::TensorCollective& one) { return one.panels == 3; };
+  for (const auto* pass : {&exchanged.forward, &exchanged.backward}) {
+    const auto panels = std::find_if(pass->begin(), pass->end(), is_panels);
+    ASSERT_NE(panels, pass->end());
+    EXPECT_EQ(panels->operation, "broadcast");
+    EXPECT_EQ(panels->times, pass == &exchanged.forward ? 1 : 2);
+  }
+}
+
 TEST(DividedModel, KeepsTheBitsOfItsMasks) {
   ModelTrace traced = small_language_model(3);
   traced.divisions.push_back(half_of(traced));

@@ -196,6 +196,24 @@ TEST(RecordWork, WhatDoesNotCopyIsAView) {
   }
 }
 
+TEST(RecordWork, WhatIsMadeOfNothingHasNoBackward) {
+  WorkNet net;
+  const auto work = record_work(*net, [&] {
+    const auto x = torch::empty({2, 3}); // no element is touched
+    x.zero_();
+    torch::zeros({2, 3});
+    x.exp();
+  });
+  ASSERT_EQ(work.size(), 4u);
+  EXPECT_EQ(work[0].kind, Kind::kView);
+  EXPECT_EQ(work[1].kind, Kind::kMove);
+  EXPECT_EQ(work[2].kind, Kind::kMove);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_FALSE(work[i].has_adjoint) << work[i].name;
+  }
+  EXPECT_TRUE(work[3].has_adjoint);
+}
+
 TEST(RecordWork, ALossGoesByWhatItReads) {
   WorkNet net;
   const auto logits = torch::zeros({5, 7});
