@@ -13,9 +13,12 @@ namespace tessera::cost {
 struct DeviceKind {
   std::string name;
   double memory_bytes = 0;
-  /// Bandwidth of its own memory by its data sheet; 0 when not known. The time of
-  /// the optimizer step, which it bounds, is then left out of estimates.
+  /// Bandwidth of its own memory; 0 when not known. The time of the optimizer step, which it
+  /// bounds, is then left out of estimates.
   double memory_bytes_per_s = 0;
+  /// Bytes of a second as Constants::optimizer_traffic_bytes counts them, measured in updates,
+  /// which find some of them in caches; 0: as memory_bytes_per_s says.
+  double update_bytes_per_s = 0;
   /// Time in which its host launches one operator of a measured layer; 0 when not known.
   double launch_seconds = 0;
   /// Operations a second that large products reach; 0: as data sheets say.

@@ -326,10 +326,12 @@ double optimizer_seconds(
     const Strategy& strategy,
     const Constants& constants) {
   const int shards = strategy.shard_optimizer_state ? strategy.dp : 1;
+  const double bytes_per_s = kind.update_bytes_per_s > 0
+                                 ? kind.update_bytes_per_s
+                                 : kind.memory_bytes_per_s * constants.memory_efficiency;
   double seconds = 0;
-  if (kind.memory_bytes_per_s > 0) {
-    seconds = parameters * constants.optimizer_traffic_bytes /
-              (kind.memory_bytes_per_s * constants.memory_efficiency) / shards;
+  if (bytes_per_s > 0) {
+    seconds = parameters * constants.optimizer_traffic_bytes / bytes_per_s / shards;
   }
   if (strategy.offload_optimizer_state) {
     if (kind.host_bytes_per_s == 0) {

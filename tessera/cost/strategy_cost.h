@@ -82,8 +82,8 @@ StageState stage_state(const Strategy& strategy, int in_flight, int microbatches
 
 /// Returns the seconds in which a device updates so many parameters: it reads and writes its
 /// memory, and streams an offloaded state in and out beside that. 0 for a device whose memory's
-/// bandwidth is not known, but for the streaming. Throws: ConfigError for an offloaded state and a
-/// device whose link to its host is not known.
+/// bandwidth is not known, nor that of its updates, but for the streaming. Throws: ConfigError for
+/// an offloaded state and a device whose link to its host is not known.
 double optimizer_seconds(
     double parameters,
     double state_bytes,

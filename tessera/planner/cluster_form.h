@@ -130,6 +130,14 @@ void describe(Visit& visit, DeviceKind& kind) {
        .unit = 1e9},
       kind.memory_bytes_per_s);
   visit(
+      {.name = "update_gb_per_s",
+       .doc = "bytes of a second that an optimizer's update reaches, measured; not needed, since "
+              "else memory_gb_per_s bounds it",
+       .bounds = form::more_than(0),
+       .presence = form::Presence::kIfSaid,
+       .unit = 1e9},
+      kind.update_bytes_per_s);
+  visit(
       {.name = "launch_us",
        .doc =
            "time in which the device's host launches one operator of a measured layer; not needed "

@@ -313,6 +313,9 @@ class Operators : public DispatchMode {
     if (work.kind == Kind::kMove && !op.schema().is_mutable() && only_views(results, storages)) {
       work.kind = Kind::kView;
     }
+    if (work.kind == Kind::kView && nn::has_own_derivative()) {
+      work.has_adjoint = false; // the derivative as a whole makes the views that it needs
+    }
     if (work.kind == Kind::kProduct) {
       describe_product(name, factors, work);
     }

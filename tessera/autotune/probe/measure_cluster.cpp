@@ -38,7 +38,8 @@ c10::IValue pack(const RankMeasurement& one) {
             one.offload_room_bytes,
             one.elapsed_seconds,
             one.own_seconds,
-            one.machine_seconds},
+            one.machine_seconds,
+            one.update_bytes_per_s},
            at::kDouble)),
        c10::IValue(one.machine),
        c10::IValue(one.busy_layers_per_s),
@@ -64,6 +65,7 @@ RankMeasurement unpack(const c10::IValue& value) {
   one.elapsed_seconds = rates[6].item<double>();
   one.own_seconds = rates[7].item<double>();
   one.machine_seconds = rates[8].item<double>();
+  one.update_bytes_per_s = rates[9].item<double>();
   one.machine = parts[3].toStringRef();
   one.busy_layers_per_s = parts[4].toDoubleVector();
   one.alone_by_round = parts[5].toDoubleVector();

@@ -152,6 +152,11 @@ measure_speed(comm::World& world, comm::ProcessGroup& everyone, const Effort& ef
   result.processors = processors_of_rank();
   result.free_bytes = free_bytes_of_rank(world);
   const auto layer = training_layers();
+  constexpr std::int64_t kElements = std::int64_t{4} << 20;
+  const at::Tensor x = at::ones({kElements});
+  at::Tensor sum = at::empty({kElements});
+  const auto move = [&] { at::add_out(sum, x, x); };
+  constexpr double kBytes = 3.0 * 4 * kElements; // two read, one written
   Update update;
   // Quotas usually have a period of a tenth of a second.
   const double window_s = std::max(0.12, 4 * effort.seconds_a_point);
@@ -172,8 +177,11 @@ measure_speed(comm::World& world, comm::ProcessGroup& everyone, const Effort& ef
     everyone.barrier();
     result.busy_layers_per_s.push_back(runs_per_s(layer, window_s));
     everyone.barrier();
-    result.busy_bytes_per_s = std::max(
-        result.busy_bytes_per_s,
+    result.busy_bytes_per_s =
+        std::max(result.busy_bytes_per_s, kBytes * runs_per_s(move, window_s / 2));
+    everyone.barrier();
+    result.update_bytes_per_s = std::max(
+        result.update_bytes_per_s,
         Update::kBytes * runs_per_s([&update] { update.once(); }, window_s / 2));
   }
   everyone.barrier();

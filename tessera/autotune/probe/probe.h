@@ -33,6 +33,7 @@ struct RankMeasurement {
   // drifts. Empty: only alone_layers_per_s is known.
   std::vector<double> alone_by_round;
   double busy_bytes_per_s = 0; // memory traffic of one rank while all ranks move data
+  double update_bytes_per_s = 0; // DeviceKind::update_bytes_per_s, while all ranks update
   /// Offloading of activations while all ranks offload: bytes of a second, the slower way of the
   /// two, and this rank's share of the room; 0: it would save no memory here, or is not possible.
   double offload_bytes_per_s = 0;

@@ -254,6 +254,7 @@ cost::Cluster to_cluster(
     kind.speed = kinds[k]->speed;
     kind.memory_bytes = kinds[k]->free_bytes;
     kind.memory_bytes_per_s = kinds[k]->busy_bytes_per_s;
+    kind.update_bytes_per_s = kinds[k]->update_bytes_per_s;
     kind.host_bytes_per_s = kinds[k]->offload_bytes_per_s;
     kind.host_memory_bytes = kinds[k]->offload_room_bytes;
     for (std::size_t n = 0; n < hosts.size(); ++n) {
@@ -264,6 +265,7 @@ cost::Cluster to_cluster(
         const RankMeasurement& one = ranks[static_cast<std::size_t>(rank)];
         kind.memory_bytes = std::min(kind.memory_bytes, one.free_bytes);
         kind.memory_bytes_per_s = std::min(kind.memory_bytes_per_s, one.busy_bytes_per_s);
+        kind.update_bytes_per_s = std::min(kind.update_bytes_per_s, one.update_bytes_per_s);
         kind.host_bytes_per_s = std::min(kind.host_bytes_per_s, one.offload_bytes_per_s);
         kind.host_memory_bytes = std::min(kind.host_memory_bytes, one.offload_room_bytes);
       }

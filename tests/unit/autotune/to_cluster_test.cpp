@@ -18,6 +18,7 @@ RankMeasurement rank_on(const std::string& host, double slower = 1) {
   one.alone_layers_per_s = 100 / slower;
   one.busy_layers_per_s = {50 / slower, 60 / slower};
   one.busy_bytes_per_s = 1e9 / slower;
+  one.update_bytes_per_s = 2e9 / slower;
   return one;
 }
 
@@ -99,6 +100,7 @@ TEST(ToCluster, HostsOfLikeSpeedAreOneKind) {
   EXPECT_EQ(cluster.kinds[1].name, "cpu-c");
   // A kind is as fast as its slowest rank.
   EXPECT_NEAR(cluster.kinds[0].memory_bytes_per_s, 1e9 / 1.05, 1);
+  EXPECT_NEAR(cluster.kinds[0].update_bytes_per_s, 2e9 / 1.05, 1);
   EXPECT_EQ(cluster.between(0, 1), 1e8);
   EXPECT_EQ(cluster.between(2, 0), 2e7);
   EXPECT_EQ(cluster.nodes[0].inter_bytes_per_s, 1e8);

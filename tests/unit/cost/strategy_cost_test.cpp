@@ -165,6 +165,20 @@ TEST(Price, TensorParallelLayersAreDividedAndReduced) {
   EXPECT_NEAR(cost.stages[0].tensor_seconds, 6 * 2e-7, 1e-15);
 }
 
+TEST(Price, AMeasuredUpdateCountsMoreThanTheMemorysBandwidth) {
+  DeviceKind kind;
+  kind.name = "cpu";
+  Constants constants;
+  constants.optimizer_traffic_bytes = 100;
+  constants.memory_efficiency = 0.5;
+  const auto seconds = [&] { return optimizer_seconds(1e6, 0, kind, {}, constants); };
+  EXPECT_EQ(seconds(), 0);
+  kind.memory_bytes_per_s = 1e9;
+  EXPECT_DOUBLE_EQ(seconds(), 0.2);
+  kind.update_bytes_per_s = 2e9;
+  EXPECT_DOUBLE_EQ(seconds(), 0.05);
+}
+
 TEST(Price, HostTimeIsPaidOnceForAMicrobatch) {
   const DescribedModel model = small_model(1, 0, "transformer_layer");
   Cluster cluster = small_cluster(1, 0);

@@ -193,6 +193,7 @@ TEST(Description, WhatProbeWritesIsReadBack) {
   kind.name = "cpu";
   kind.memory_bytes = 3.5 * (1 << 30);
   kind.memory_bytes_per_s = 7e9;
+  kind.update_bytes_per_s = 9e9;
   kind.speed.products["f32"] = {{8, 1e-6}, {512, 3e-3}};
   kind.speed.moves = kind.speed.functions = {{16, 1e-6}, {4096, 2e-6}};
   kind.speed.random = {{16, 5e-6}};
@@ -220,6 +221,7 @@ TEST(Description, WhatProbeWritesIsReadBack) {
   EXPECT_EQ(cluster_to_json(read), text);
   EXPECT_TRUE(read.measured);
   EXPECT_EQ(read.quality.inferred, 2);
+  EXPECT_EQ(read.kinds[0].update_bytes_per_s, 9e9);
   EXPECT_EQ(read.quality.foreign_processors, 0.25);
   EXPECT_EQ(read.kinds[0].speed.products.at("f32").back().seconds, 3e-3);
   EXPECT_EQ(read.kinds[0].speed.products.at("f32").back().backward_seconds, 0);

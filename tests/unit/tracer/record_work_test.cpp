@@ -214,6 +214,21 @@ TEST(RecordWork, WhatIsMadeOfNothingHasNoBackward) {
   EXPECT_TRUE(work[3].has_adjoint);
 }
 
+TEST(RecordWork, ViewsInsideADerivativeOfItsOwnHaveNoBackward) {
+  WorkNet net;
+  const auto work = record_work(*net, [&] {
+    const auto x = torch::ones({2, 3});
+    x.t();
+    const nn::OwnDerivativeScope scope;
+    x.t();
+    x.exp();
+  });
+  ASSERT_EQ(work.size(), 4u);
+  EXPECT_TRUE(work[1].has_adjoint);
+  EXPECT_FALSE(work[2].has_adjoint);
+  EXPECT_TRUE(work[3].has_adjoint); // the derivative computes it
+}
+
 TEST(RecordWork, ALossGoesByWhatItReads) {
   WorkNet net;
   const auto logits = torch::zeros({5, 7});
