@@ -126,6 +126,7 @@ std::string to_json(
   json["global_batch_size"] = model.global_batch_size;
   json["considered"] = result.considered;
   json["interrupted"] = result.interrupted;
+  json["prefers_simplest"] = result.prefers_simplest;
   json["lower_bound_seconds"] = known(result.lower_bound);
   json["strategies"] = all_of(result.best);
   json["front"] = all_of(result.front);

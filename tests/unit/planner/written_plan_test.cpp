@@ -178,6 +178,7 @@ TEST(WrittenPlan, JsonHoldsEveryFigure) {
   json all = parsed();
   EXPECT_EQ(all["considered"], 17);
   EXPECT_EQ(all["interrupted"], false);
+  EXPECT_EQ(all["prefers_simplest"], false);
   EXPECT_TRUE(all["lower_bound_seconds"].is_null());
   EXPECT_TRUE(all["front"].empty());
   ASSERT_EQ(all["strategies"].size(), 1u);
