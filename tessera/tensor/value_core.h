@@ -232,7 +232,7 @@ struct Value<T, std::enable_if_t<std::is_enum_v<T>>> {
     return static_cast<std::int64_t>(value);
   }
   static T unpack(const c10::IValue& value) {
-    return static_cast<T>(value.toInt());
+    return static_cast<T>(detail::unpack_integer<std::underlying_type_t<T>>(value));
   }
 };
 

@@ -10,6 +10,7 @@
 #include "tessera/autotune/probe/within_layers.h"
 #include "tessera/base/host.h"
 #include "tessera/base/stopwatch.h"
+#include "tessera/cost/constants.h"
 
 namespace tessera::autotune {
 
@@ -118,8 +119,12 @@ class Update {
  public:
   static constexpr std::int64_t kElements = 1 << 16;
   static constexpr int kTensors = 16;
-  /// As cost::runtime_constants counts them for one parameter.
-  static constexpr double kBytes = 104.0 * kTensors * kElements;
+
+  /// Returns the bytes of one step, as prices count them.
+  static double bytes() {
+    return cost::runtime_constants({}, cost::Precision::kFull).optimizer_traffic_bytes * kTensors *
+           kElements;
+  }
 
   void once() {
     torch::nn::utils::clip_grad_norm_(parameters_, 1);
@@ -182,7 +187,7 @@ measure_speed(comm::World& world, comm::ProcessGroup& everyone, const Effort& ef
     everyone.barrier();
     result.update_bytes_per_s = std::max(
         result.update_bytes_per_s,
-        Update::kBytes * runs_per_s([&update] { update.once(); }, window_s / 2));
+        Update::bytes() * runs_per_s([&update] { update.once(); }, window_s / 2));
   }
   everyone.barrier();
   return result;

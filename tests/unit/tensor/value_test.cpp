@@ -50,6 +50,7 @@ struct Heads {
   Tensor value;
 };
 enum class Phase { kTrain = 2, kTest = 5 };
+enum class Small : std::uint8_t { kFirst };
 struct Output {
   Heads heads;
   std::vector<Heads> levels;
@@ -177,6 +178,8 @@ TEST(Value, NumbersThatATypeDoesNotHoldAreErrors) {
   EXPECT_THROW(unpack<std::int8_t>(pack(300)), CommError);
   EXPECT_THROW(unpack<unsigned>(pack(-3)), CommError);
   EXPECT_THROW(unpack<int>(pack(1.5)), CommError);
+  EXPECT_THROW(unpack<Small>(pack(300)), CommError);
+  EXPECT_THROW(unpack<Phase>(pack(1.5)), CommError);
   EXPECT_EQ(unpack<float>(pack(0.1)), 0.1F);
   EXPECT_TRUE(std::isinf(unpack<float>(pack(std::numeric_limits<double>::infinity()))));
   EXPECT_TRUE(std::isnan(unpack<float>(pack(std::numeric_limits<double>::quiet_NaN()))));
