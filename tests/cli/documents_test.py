@@ -127,18 +127,22 @@ def check_resume(alone):
 
 
 def check_eval(alone):
-    first = ["--samples", str(BATCH * BATCHES), "--json", "--data", "data"]
+    first = ["--json", "--data", "data", "--samples"]
+    every = BATCH * BATCHES
     flags = ["--reset-attention-mask", "--reset-position-ids"]
 
-    def loss(*options, ranks=1):
+    def loss(*options, ranks=1, samples=every):
         text = call(PROGRAM, "launch", "-n", str(ranks), "--", PROGRAM, "eval", "alone", *first,
-                    *options)
+                    str(samples), *options)
         return json.loads(text[text.index("{"):text.rindex("}") + 1])["loss"]
     for ranks in (1, 2):
         assert abs(loss(*flags, ranks=ranks) - alone[-1]) < 2e-5 * alone[-1]
+    # The means of two losses may be alike by accident, with some text, but not of all samples.
     for other in ([], flags[:1]):
-        assert abs(loss(*other) - alone[-1]) > 1e-3, other
-    said = call(PROGRAM, "eval", "alone", *first, flags[1], status=2)
+        assert any(
+            abs(loss(*other, samples=n) - loss(*flags, samples=n)) > 1e-3
+            for n in (every, every // 2, every // 4)), other
+    said = call(PROGRAM, "eval", "alone", *first, str(every), flags[1], status=2)
     assert "--reset-position-ids requires --reset-attention-mask" in said, said
 
 
