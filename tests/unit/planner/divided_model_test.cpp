@@ -15,6 +15,11 @@ namespace {
 
 using testing::HasSubstr;
 
+graph::ForwardWork::iterator gather_of(graph::ForwardWork& work) {
+  return std::find_if(
+      work.begin(), work.end(), [](const auto& one) { return one.name == "all_gather"; });
+}
+
 TEST(DividedModel, HoldsWhatOneRankDoes) {
   ModelTrace traced = small_language_model(3);
   traced.divisions.push_back(half_of(traced));
@@ -49,8 +54,7 @@ TEST(DividedModel, CountsCollectivesThatAreAlike) {
   traced.divisions.push_back(half_of(traced));
   DivisionTrace& division = traced.divisions[0];
   for (graph::ForwardWork* work : {&division.least, &division.twice}) {
-    const auto gather = std::find_if(
-        work->begin(), work->end(), [](const auto& one) { return one.name == "all_gather"; });
+    const auto gather = gather_of(*work);
     graph::OperatorWork again = *gather;
     graph::OperatorWork of_four = *gather;
     of_four.ranks = 4;
@@ -75,8 +79,7 @@ TEST(DividedModel, PanelsOfAProductAreBroadcastsThatItsBackwardHasTwice) {
   traced.divisions.push_back(half_of(traced));
   DivisionTrace& division = traced.divisions[0];
   for (graph::ForwardWork* work : {&division.least, &division.twice}) {
-    const auto gather = std::find_if(
-        work->begin(), work->end(), [](const auto& one) { return one.name == "all_gather"; });
+    const auto gather = gather_of(*work);
     gather->name = "panel";
     gather->count = 3;
   }
