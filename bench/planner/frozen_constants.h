@@ -115,6 +115,7 @@ inline std::vector<FrozenConstant> frozen_constants() {
       of_field("written scores, fused, forward", &Constants::fused_score_forward_bytes),
       of_field("written scores, fused, backward", &Constants::fused_score_backward_bytes),
       of_field("traffic of the loss", &Constants::loss_traffic_bytes),
+      of_field("traffic of metrics", &Constants::metric_traffic_bytes),
       of_field("traffic of sums", &Constants::accumulation_traffic_bytes),
       of_field("gradient sum", &Constants::gradient_sum_bytes),
       of_field("usable memory, models of sizes", &Constants::packed_memory_share),

@@ -23,6 +23,9 @@ struct DeviceKind {
   double launch_seconds = 0;
   /// Operations a second that large products reach; 0: as data sheets say.
   double product_flops_per_s = 0;
+  /// Operations a second that the forward of attention in one kernel reaches; 0: as
+  /// Constants::attention_share says.
+  double attention_flops_per_s = 0;
   /// Bandwidth between two devices of a node where measured layers were divided; 0: not known, and
   /// taken to be that of the nodes that the cluster has.
   double profiled_bytes_per_s = 0;

@@ -65,6 +65,9 @@ struct Constants {
   double fused_score_backward_bytes = 19;
   /// Bytes moved for one logit by casts, softmax, loss and their gradients.
   double loss_traffic_bytes = 56;
+  /// Bytes moved for one logit by a metric over them: a cast, and a logarithm of the softmax whose
+  /// kernel reads three times and writes once.
+  double metric_traffic_bytes = 22;
   /// Bytes moved for one parameter when a microbatch's gradient is added to the sum, here f32.
   double accumulation_traffic_bytes = 12;
   /// Bytes of the f32 sum of one gradient.

@@ -22,15 +22,19 @@ constexpr double kLaunchSeconds = 28e-6;
 constexpr double kStartSeconds = 10e-6;
 constexpr double kPublishedStartSeconds = 75e-6;
 
-// Large products reach about 0.7 of the peak (Narayanan et al. 2021, section 5: whole
-// models reach 0.52 of an A100's); streaming kernels reach 0.75 of the memory's
-// bandwidth.
+// Large products reach about 0.7 of the peak where nothing else is known; streaming kernels reach
+// 0.75 of the memory's bandwidth.
 constexpr double kProductShare = 0.7;
 constexpr double kMemoryShare = 0.75;
 // Fitted on runs of nodes of eight. One device alone reaches 0.69
 // (bench/results/planner_one_device_2026-11-27.md), so that the rest is of those clusters or their
 // software.
 constexpr double kHopperShare = 0.59;
+// The best shape of a product reaches 0.869 of an A100's peak, 0.836 of a GH200's and 0.803 of an
+// H100's (Bekman, Machine Learning Engineering, table of achievable matmul FLOPS), and those of a
+// model 0.69 on one H100: 0.86 of the best. A GH200 is a Hopper beside that.
+constexpr double kAmpereShare = 0.75;
+constexpr double kGraceHopperShare = 0.61;
 
 struct Sheet {
   std::string_view name;
@@ -50,13 +54,13 @@ constexpr std::array<Sheet, 14> kSheets = {{
     {"rtx_5000", 448, 11.2, 89.2},
     {"a10", 600, 31.2, 125},
     {"a10g", 600, 35, 70},
-    {"a100", 1555, 19.5, 312},
-    {"a100_40gb", 1555, 19.5, 312},
-    {"a100_80gb", 2039, 19.5, 312},
+    {"a100", 1555, 19.5, 312, kLaunchSeconds, kAmpereShare},
+    {"a100_40gb", 1555, 19.5, 312, kLaunchSeconds, kAmpereShare},
+    {"a100_80gb", 2039, 19.5, 312, kLaunchSeconds, kAmpereShare},
     {"h100", 3350, 67, 989, kLaunchSeconds, kHopperShare},
     {"h100_80gb", 3350, 67, 989, kLaunchSeconds, kHopperShare},
     {"h200", 4800, 67, 989, kLaunchSeconds, kHopperShare},
-    {"gh200", 4000, 67, 989, kLaunchSeconds, kHopperShare},
+    {"gh200", 4000, 67, 989, kLaunchSeconds, kGraceHopperShare},
 }};
 
 std::optional<Sheet> sheet_of(const std::string& device_name) {

@@ -152,8 +152,16 @@ void validate(const MeasuredLayer& layer, const std::string& place) {
   }
 }
 
-constexpr std::array<std::string_view, 8> kSizedKinds =
-    {"embedding", "transformer_layer", "lm_head", "loss", "fused_loss", "cast", "norm", "other"};
+constexpr std::array<std::string_view, 9> kSizedKinds = {
+    "embedding",
+    "transformer_layer",
+    "lm_head",
+    "loss",
+    "fused_loss",
+    "cast",
+    "metric",
+    "norm",
+    "other"};
 
 // A number of a layer that another number of the file contradicts would be priced as it stands.
 void check_sizes(const Layer& layer, const SizedModel& sizes) {

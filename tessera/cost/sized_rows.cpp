@@ -12,6 +12,8 @@ namespace {
 
 // A loss casts, takes a softmax and its logarithm, gathers and takes a mean.
 constexpr double kLossOperators = 5;
+// A metric casts, takes a softmax with its logarithm in one kernel, gathers and adds to its sum.
+constexpr double kMetricOperators = 4;
 
 // A backward of a block whose sequence is divided has these of the block's size whole at one time:
 // its input and the gradient of its output, both gathered, the gradient of its input before that is
@@ -32,6 +34,7 @@ struct Work {
   double weight_flops = 0; // of product_flops, those that a selective recomputation leaves out
   double attention_flops = 0;
   double streamed_bytes = 0; // forward
+  double forward_bytes = 0; // streamed by what has no backward
   double scores = 0; // of attention, where they are written to memory
   double once_bytes = 0; // of a microbatch whatever its size, in its backward
   double operators = 0; // that a host starts in a forward, without collectives
@@ -82,6 +85,13 @@ class SizedRowsBuilder {
       work.operators = 1;
       add_seconds(work, row);
       row.logit_bytes = pass_ * logits;
+    } else if (layer.kind == "metric") {
+      // It follows the backward, whose memory it takes.
+      Work work;
+      work.forward_bytes = constants_.metric_traffic_bytes * tokens_ *
+                           static_cast<double>(sizes_.vocabulary_size) / degree_;
+      work.operators = kMetricOperators;
+      add_seconds(work, row);
     } else if (layer.kind == "loss") {
       add_loss({}, tokens_ * static_cast<double>(sizes_.vocabulary_size), row);
     } else {
@@ -284,10 +294,14 @@ class SizedRowsBuilder {
     for (const DeviceKind& kind : cluster_.kinds) {
       const double flops_per_s = product_flops(kind, described_.precision);
       const double products = work.product_flops / flops_per_s;
-      const double attention = work.attention_flops / (flops_per_s * constants_.attention_share);
+      const double attention =
+          work.attention_flops / (kind.attention_flops_per_s > 0
+                                      ? kind.attention_flops_per_s
+                                      : flops_per_s * constants_.attention_share);
       const double bytes_per_s = kind.memory_bytes_per_s * constants_.memory_efficiency;
       const double forward =
-          products + attention + (work.streamed_bytes + work.scores * score_bytes) / bytes_per_s;
+          products + attention +
+          (work.streamed_bytes + work.forward_bytes + work.scores * score_bytes) / bytes_per_s;
       // A backward has a product for each factor; attention computes its scores again.
       const double backward =
           2 * products + 2.5 * attention +

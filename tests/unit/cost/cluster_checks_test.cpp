@@ -243,6 +243,10 @@ TEST(DataSheets, FiguresFollowFromTheName) {
   kind.memory_bytes_per_s = 1;
   EXPECT_NEAR(product_flops(kind, Precision::kHalf), 0.59 * 989e12, 1);
   EXPECT_NEAR(product_flops(kind, Precision::kFull), 0.59 * 67e12, 1);
+  kind.name = "gh200";
+  EXPECT_NEAR(product_flops(kind, Precision::kHalf), 0.61 * 989e12, 1);
+  kind.name = "a100_80gb";
+  EXPECT_NEAR(product_flops(kind, Precision::kHalf), 0.75 * 312e12, 1);
   kind.memory_bytes_per_s = 0;
   EXPECT_THROW(product_flops(kind, Precision::kHalf), ConfigError);
   kind.product_flops_per_s = 7;
@@ -267,7 +271,7 @@ TEST(DataSheets, SeriesAreAtLeastALaunchAndThenTheirBytes) {
   EXPECT_EQ(products.front().seconds, 10e-6);
   EXPECT_EQ(products.size(), 8u); // times two
   EXPECT_EQ(products.back().size, 8192);
-  EXPECT_NEAR(products.back().seconds, 2 * std::pow(8192.0, 3) / (0.7 * 19.5e12), 1e-9);
+  EXPECT_NEAR(products.back().seconds, 2 * std::pow(8192.0, 3) / (0.75 * 19.5e12), 1e-9);
 }
 
 // -- What placements have --

@@ -145,10 +145,10 @@ TEST(DeviceSpeed, WeightsComeFromMemory) {
 TEST(DeviceSpeed, DataSheetsStandInForKnownDevices) {
   const DeviceSpeed speed = data_sheet_speed("A100");
   ASSERT_TRUE(speed.measured());
-  // 312 TFLOP/s at 0.7.
+  // 312 TFLOP/s at 0.75.
   EXPECT_NEAR(
       seconds_at(speed.products.at("bf16"), 8192, 3),
-      2 * 8192.0 * 8192 * 8192 / (0.7 * 312e12),
+      2 * 8192.0 * 8192 * 8192 / (0.75 * 312e12),
       1e-6);
   EXPECT_FALSE(data_sheet_speed("cpu").measured());
 }

@@ -143,6 +143,35 @@ TEST(SizedLayers, AFusedLossIsOneKernelOverTheLogits) {
   EXPECT_NEAR(table.host_seconds(0, 2, 3), 2 * kLaunch, 1e-15);
 }
 
+TEST(SizedLayers, AMetricReadsTheLogitsInAForwardAlone) {
+  const DescribedModel model = model_of(
+      {layer_of("reshape", 0),
+       layer_of("lm_head", 0, kWords),
+       layer_of("fused_loss", 0),
+       layer_of("metric", 0)});
+  const LayerTable table = table_of(model, ranks(2));
+  EXPECT_NEAR(table.forward_seconds(0, 3, 4), 22 * kLogits / 2 / kBytes, 1e-18);
+  EXPECT_NEAR(table.compute_seconds(0, 3, 4), 22 * kLogits / 2 / kBytes, 1e-15);
+  EXPECT_EQ(table.memory(3, 4, {}).logits, 0);
+}
+
+TEST(SizedLayers, AttentionTakesTheRateThatTheDeviceSays) {
+  const DescribedModel model = model_of({layer_of("transformer_layer", 12 * kWide * kWide)});
+  Cluster cluster = plain_cluster();
+  cluster.kinds[0].attention_flops_per_s = 1e30;
+  const auto forward = [&] {
+    return LayerTable(model, cluster, ranks(1), plain_constants()).forward_seconds(0, 0, 1);
+  };
+  const double products = forward();
+  cluster.kinds[0].attention_flops_per_s = kFlops / 7;
+  const double slow = forward();
+  cluster.kinds[0].attention_flops_per_s = kFlops * plain_constants().attention_share;
+  const double said = forward();
+  cluster.kinds[0].attention_flops_per_s = 0;
+  EXPECT_DOUBLE_EQ(forward(), said);
+  EXPECT_NEAR((slow - products) / (said - products), 7 * plain_constants().attention_share, 1e-9);
+}
+
 // Two heads of keys and values for four of queries, and a gated feed-forward network of 20: the
 // attention has (2 + 2 / 2) 16^2 parameters, the network three matrices of 16 x 20.
 constexpr double kFed = kTokens * 20;
