@@ -457,7 +457,8 @@ void run(const Options& options) {
                                    {options.input.search.keep, options.explain, options.trials}))),
       shown.best.end());
   if (options.json) {
-    print(planner::to_json(shown, model, cluster));
+    print(planner::to_json(
+        shown, model, cluster, planner::fast_mode_seconds(shown, model, cluster, search)));
     if (writes(options)) {
       write_decision(options, first_runnable(result, model), model, cluster);
     }
@@ -471,7 +472,7 @@ void run(const Options& options) {
       model.global_batch_size,
       result.considered);
   print(planner::summary(shown, model));
-  print(planner::fast_mode_hint(shown, model, cluster, search));
+  print(planner::fast_mode_hint(planner::fast_mode_seconds(shown, model, cluster, search)));
   print(planner::front_text(shown, cluster));
   if (input.own_widths) {
     print(planner::staged_text(

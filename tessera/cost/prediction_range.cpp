@@ -17,8 +17,8 @@ Range times(const Range& range, double value) {
 
 } // namespace
 
-Range seconds_range(const DescribedModel& model, double seconds) {
-  if (model.sized() != nullptr) {
+Range seconds_range(const DescribedModel& model, const Cluster& cluster, double seconds) {
+  if (model.sized() != nullptr || (model.traced() != nullptr && !cluster.measured)) {
     return times(kSizedSeconds, seconds);
   }
   return times(model.traced() != nullptr ? kTracedSeconds : kMeasuredSeconds, seconds);

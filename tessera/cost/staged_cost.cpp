@@ -345,7 +345,7 @@ StrategyCost price(const StagedStrategy& strategy, StagedTables& tables) {
       strategy.microbatches);
   cost.seconds = pipeline + cost.shared_cores_seconds + cost.transfer_seconds +
                  cost.gradient_seconds + cost.optimizer_seconds + cost.stall_seconds;
-  cost.seconds_range = seconds_range(model, cost.seconds);
+  cost.seconds_range = seconds_range(model, cluster, cost.seconds);
   cost.memory_range = memory_range(model, cost.stages[at(cost.fullest_stage)].memory.total());
   return cost;
 }

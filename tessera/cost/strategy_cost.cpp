@@ -412,7 +412,7 @@ StrategyCost price(
   cost.stall_seconds =
       stall_seconds(cluster, links, strategy.pp, microbatches * strategy.stages_per_rank);
   cost.seconds += cost.gradient_seconds + cost.optimizer_seconds + cost.stall_seconds;
-  cost.seconds_range = seconds_range(model, cost.seconds);
+  cost.seconds_range = seconds_range(model, cluster, cost.seconds);
   cost.memory_range = memory_range(model, cost.stages[at(cost.fullest_stage)].memory.total());
   return cost;
 }

@@ -136,7 +136,7 @@ StrategyCost price_uneven(
   }
   result.seconds =
       slowest + result.gradient_seconds + result.optimizer_seconds + result.stall_seconds;
-  result.seconds_range = seconds_range(model, result.seconds);
+  result.seconds_range = seconds_range(model, cluster, result.seconds);
   result.memory_range = memory_range(model, result.stages[at(result.fullest_stage)].memory.total());
   return result;
 }

@@ -112,7 +112,8 @@ OrderedJson strategy_of(
 std::string to_json(
     const SearchResult& result,
     const cost::DescribedModel& model,
-    const cost::Cluster& cluster) {
+    const cost::Cluster& cluster,
+    std::optional<double> in_fast_mode) {
   const auto all_of = [&](const std::vector<Candidate>& candidates) {
     OrderedJson strategies = OrderedJson::array();
     for (const Candidate& candidate : candidates) {
@@ -128,6 +129,9 @@ std::string to_json(
   json["interrupted"] = result.interrupted;
   json["prefers_simplest"] = result.prefers_simplest;
   json["lower_bound_seconds"] = known(result.lower_bound);
+  if (in_fast_mode) {
+    json["first_in_fast_mode_seconds"] = *in_fast_mode;
+  }
   json["strategies"] = all_of(result.best);
   json["front"] = all_of(result.front);
   return indented(json, 2) + "\n";

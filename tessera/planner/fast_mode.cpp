@@ -8,7 +8,7 @@
 
 namespace tessera::planner {
 
-std::string fast_mode_hint(
+std::optional<double> fast_mode_seconds(
     const SearchResult& result,
     const cost::DescribedModel& model,
     const cost::Cluster& cluster,
@@ -16,20 +16,24 @@ std::string fast_mode_hint(
   constexpr double kWorthSaying = 0.9;
   if (result.best.empty() || result.best.front().simulated_seconds == 0 ||
       result.best.front().leaves_out) {
-    return "";
+    return std::nullopt;
   }
   const Candidate& best = result.best.front();
   if (!cost::has_relays(best.strategy, model.returns_home)) {
-    return "";
+    return std::nullopt;
   }
   cost::Strategy strategy = best.strategy;
   strategy.fast_mode = true;
   const double seconds = Pricer(model, cluster, options).simulated_seconds(strategy);
-  if (seconds > kWorthSaying * best.seconds()) {
+  return seconds > kWorthSaying * best.seconds() ? std::nullopt : std::optional(seconds);
+}
+
+std::string fast_mode_hint(std::optional<double> seconds) {
+  if (!seconds) {
     return "";
   }
   char text[32];
-  std::snprintf(text, sizeof text, "%.4f", seconds);
+  std::snprintf(text, sizeof text, "%.4f", *seconds);
   return str(
       "  --fast-mode: the first takes ",
       text,

@@ -79,7 +79,7 @@ void Pipelines::sample_memory(int rank, int replica, int stage) {
 SimulationResult Pipelines::result() {
   SimulationResult result = std::move(result_);
   result.iteration_seconds = iteration_;
-  result.seconds_range = cost::seconds_range(model_, iteration_);
+  result.seconds_range = cost::seconds_range(model_, cluster_, iteration_);
   result.computed_rates = network_.computed();
   double busy = 0;
   for (int d = 0; d < strategy_.dp; ++d) {

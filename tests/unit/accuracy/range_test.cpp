@@ -87,24 +87,24 @@ TEST(Ranges, OfModelsOfSizesAreThoseOfTheRunsOfOneModel) {
     const std::vector<double> bytes = memory_of(runs.table);
     if (runs.name == "llama_1b") {
       EXPECT_EQ(seconds.size(), 526u);
-      expect_equal(cost::seconds_range(of_sizes(), 1), middle_of(seconds));
+      expect_equal(cost::seconds_range(of_sizes(), {}, 1), middle_of(seconds));
       expect_equal(*cost::memory_range(of_sizes(), 1), middle_of(bytes));
       continue;
     }
     if (runs.name == "llama_8b") {
-      EXPECT_GT(share_within(cost::seconds_range(of_sizes(), 1), seconds), 0.79);
+      EXPECT_GT(share_within(cost::seconds_range(of_sizes(), {}, 1), seconds), 0.79);
       EXPECT_GT(share_within(*cost::memory_range(of_sizes(), 1), bytes), 0.85);
     }
     judged.insert(judged.end(), seconds.begin(), seconds.end());
   }
   EXPECT_EQ(judged.size(), 700u);
-  EXPECT_GT(share_within(cost::seconds_range(of_sizes(), 1), judged), 0.85);
+  EXPECT_GT(share_within(cost::seconds_range(of_sizes(), {}, 1), judged), 0.85);
 }
 
 TEST_F(AmpRanges, OfMeasuredModelsAreThoseOfEveryOtherRunOfAmp) {
   const auto [made, judged] = every_other(seconds_of(amp_runs(AMP_RUNS)));
-  expect_equal(cost::seconds_range({}, 1), middle_of(made));
-  EXPECT_GT(share_within(cost::seconds_range({}, 1), judged), 0.78);
+  expect_equal(cost::seconds_range({}, {}, 1), middle_of(made));
+  EXPECT_GT(share_within(cost::seconds_range({}, {}, 1), judged), 0.78);
   EXPECT_EQ(cost::memory_range({}, 1), std::nullopt);
 }
 
@@ -136,15 +136,18 @@ TEST(Ranges, OfTracedModelsAreThoseOfEveryOtherRunOfAJob) {
   }
   cost::DescribedModel model;
   model.source = cost::TracedModel{};
-  expect_equal(cost::seconds_range(model, 1), middle_of(made));
-  EXPECT_GT(share_within(cost::seconds_range(model, 1), judged), 0.9);
+  cost::Cluster probed;
+  probed.measured = true;
+  expect_equal(cost::seconds_range(model, probed, 1), middle_of(made));
+  EXPECT_GT(share_within(cost::seconds_range(model, probed, 1), judged), 0.9);
+  expect_equal(cost::seconds_range(model, {}, 1), cost::seconds_range(of_sizes(), {}, 1));
   EXPECT_EQ(cost::memory_range(model, 1), std::nullopt);
 }
 
 TEST_F(AmpRanges, ComeWithEveryEstimateAndGrowWithIt) {
   const AmpSetup setup = amp_setup(AMP_RUNS, "gpt2", "homogeneous");
   for (const planner::PricedRow& row : amp_runs(AMP_RUNS).rows) {
-    const Range range = cost::seconds_range(setup.model, row.cost.seconds);
+    const Range range = cost::seconds_range(setup.model, setup.cluster, row.cost.seconds);
     EXPECT_EQ(row.cost.seconds_range.low, range.low);
     EXPECT_EQ(row.cost.seconds_range.high, range.high);
     EXPECT_LT(range.low, range.high);

@@ -187,7 +187,7 @@ TEST(FastMode, IsPlannedForPipelinesThatWouldSendThroughTheFirstRank) {
   SearchResult result;
   result.best = {best};
   EXPECT_THAT(to_json(result, slow.model, slow.cluster), testing::HasSubstr("\"fast_mode\": true"));
-  EXPECT_EQ(fast_mode_hint(result, slow.model, slow.cluster, slow.options), "");
+  EXPECT_EQ(fast_mode_seconds(result, slow.model, slow.cluster, slow.options), std::nullopt);
   // Where nothing returns home there is nothing to pass on.
   slow.model.returns_home = false;
   EXPECT_FALSE(slow.of_four_ranks().front().strategy.fast_mode);
@@ -197,8 +197,18 @@ TEST(FastMode, IsHintedAtWhereItWouldGainATenth) {
   SlowLinks slow;
   SearchResult result;
   result.best = slow.of_four_ranks();
-  const auto hint = [&] { return fast_mode_hint(result, slow.model, slow.cluster, slow.options); };
+  const auto seconds = [&] {
+    return fast_mode_seconds(result, slow.model, slow.cluster, slow.options);
+  };
+  const auto hint = [&] { return fast_mode_hint(seconds()); };
   EXPECT_THAT(hint(), testing::StartsWith("  --fast-mode: the first takes 0."));
+  EXPECT_LT(*seconds(), 0.9 * result.best.front().seconds());
+  EXPECT_THAT(
+      to_json(result, slow.model, slow.cluster, seconds()),
+      testing::HasSubstr("\"first_in_fast_mode_seconds\": 0."));
+  EXPECT_THAT(
+      to_json(result, slow.model, slow.cluster),
+      testing::Not(testing::HasSubstr("first_in_fast_mode_seconds")));
   // What was not executed has nothing to be compared with.
   const double simulated = std::exchange(result.best.front().simulated_seconds, 0);
   EXPECT_EQ(hint(), "");
