@@ -96,6 +96,15 @@ class GradientReducer : public GradientPart {
     return rows_differ_;
   }
 
+  /// A number that all ranks of the group have alike in the step that runs.
+  void set_agreed(std::uint64_t number) {
+    agreed_ = number;
+  }
+  /// Returns whether they had not in the last step. After `finish`, alike on all ranks.
+  bool agreed_differs() const {
+    return agreed_differs_;
+  }
+
   /// Starts counting; `reduce` false: gradients of this step only add up.
   void begin(bool reduce) override;
 
@@ -256,6 +265,8 @@ class GradientReducer : public GradientPart {
   CommHook hook_;
   std::int64_t rows_ = 0; // of this rank's batch
   bool rows_differ_ = false;
+  std::uint64_t agreed_ = 0;
+  bool agreed_differs_ = false;
   std::optional<std::string> problem_; // of this step
   std::vector<Parameter> parameters_;
   std::vector<int> order_; // of completion, as far as it is known

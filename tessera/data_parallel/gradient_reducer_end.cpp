@@ -15,9 +15,9 @@ namespace tessera::data_parallel {
 
 /// What one agreement at the end of a step tells every rank, as bytes: any rank's yes is a yes.
 struct GradientReducer::EndOfStep {
-  explicit EndOfStep(std::size_t buckets, std::size_t parameters)
+  EndOfStep(std::size_t buckets, std::size_t parameters)
       : flags(at::zeros(
-            {static_cast<std::int64_t>(3 + buckets + 2 * parameters + sizeof(Rows) * 2)},
+            {static_cast<std::int64_t>(3 + buckets + 2 * parameters + 2 * kNumberBytes)},
             at::kByte)),
         failed(flags.data_ptr<std::uint8_t>()[0]),
         backward(flags.data_ptr<std::uint8_t>()[1]),
@@ -25,21 +25,22 @@ struct GradientReducer::EndOfStep {
         late(flags.data_ptr<std::uint8_t>() + 3),
         has_dense(late + buckets),
         has_sparse(has_dense + parameters),
-        rows(has_sparse + parameters) {}
+        rows(has_sparse + parameters),
+        agreed(rows + kNumberBytes) {}
 
-  using Rows = std::uint64_t;
+  static constexpr std::size_t kNumberBytes = 2 * sizeof(std::uint64_t);
 
-  /// Each byte of the number, and what it lacks of 255: the largest of all ranks add up to 255
+  /// Writes each byte of a number, and what it lacks of 255: the largest of all ranks add up to 255
   /// where the number is the same on all.
-  void say_rows(Rows number) const {
-    for (std::size_t i = 0; i < sizeof(Rows); ++i) {
-      rows[2 * i] = static_cast<std::uint8_t>(number >> (8 * i));
-      rows[2 * i + 1] = static_cast<std::uint8_t>(255 - rows[2 * i]);
+  static void say(std::uint8_t* at, std::uint64_t number) {
+    for (std::size_t i = 0; i < sizeof number; ++i) {
+      at[2 * i] = static_cast<std::uint8_t>(number >> (8 * i));
+      at[2 * i + 1] = static_cast<std::uint8_t>(255 - at[2 * i]);
     }
   }
-  bool rows_differ() const {
-    for (std::size_t i = 0; i < sizeof(Rows); ++i) {
-      if (rows[2 * i] + rows[2 * i + 1] != 255) {
+  static bool differs(const std::uint8_t* at) {
+    for (std::size_t i = 0; i < sizeof(std::uint64_t); ++i) {
+      if (at[2 * i] + at[2 * i + 1] != 255) {
         return true;
       }
     }
@@ -54,7 +55,9 @@ struct GradientReducer::EndOfStep {
   // By parameter: what kinds of gradient it has.
   std::uint8_t* has_dense;
   std::uint8_t* has_sparse;
+  // Numbers, as `say` writes them.
   std::uint8_t* rows; // of this rank's batch
+  std::uint8_t* agreed;
 };
 
 bool GradientReducer::finish(const std::optional<std::string>& failure) {
@@ -68,7 +71,8 @@ bool GradientReducer::finish(const std::optional<std::string>& failure) {
   end.failed = failure ? 1 : 0;
   end.backward = backward_ ? 1 : 0;
   end.refused = refusal ? 1 : 0;
-  end.say_rows(static_cast<std::uint64_t>(rows_));
+  EndOfStep::say(end.rows, static_cast<std::uint64_t>(rows_));
+  EndOfStep::say(end.agreed, agreed_);
   for (std::size_t i = 0; i < buckets_.size(); ++i) {
     end.late[i] = buckets_[i].late ? 1 : 0;
   }
@@ -85,7 +89,8 @@ bool GradientReducer::finish(const std::optional<std::string>& failure) {
   }
   control_.all_reduce(end.flags, comm::ReduceOp::kMax);
   const bool reduce = reduce_ && end.backward != 0;
-  rows_differ_ = end.backward != 0 && end.rows_differ();
+  rows_differ_ = end.backward != 0 && EndOfStep::differs(end.rows);
+  agreed_differs_ = EndOfStep::differs(end.agreed);
   if (reduce) {
     launch_rest(zeros);
   }

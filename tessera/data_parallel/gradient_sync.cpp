@@ -59,6 +59,16 @@ bool GradientSync::rows_differ() const {
   return has_replicas() && reducers_.front()->rows_differ();
 }
 
+void GradientSync::set_agreed(std::uint64_t number) {
+  if (has_replicas()) {
+    reducers_.front()->set_agreed(number);
+  }
+}
+
+bool GradientSync::agreed_differs() const {
+  return has_replicas() && reducers_.front()->agreed_differs();
+}
+
 void GradientSync::set_hook(const CommHook& hook) {
   for (const auto& reducer : reducers_) {
     reducer->set_hook(hook);

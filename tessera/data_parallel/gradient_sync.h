@@ -71,6 +71,9 @@ class GradientSync {
   /// Tells that this step has added to a gradient on some rank of the world.
   void expect_backward();
 
+  /// GradientReducer::set_agreed and agreed_differs, of the DP_GROUP. Not collective.
+  void set_agreed(std::uint64_t number);
+  bool agreed_differs() const;
   /// GradientReducer::set_rows and rows_differ, of the DP_GROUP. Not collective.
   void set_rows(std::int64_t rows);
   bool rows_differ() const;

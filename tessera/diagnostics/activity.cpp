@@ -1,5 +1,8 @@
 #include "tessera/diagnostics/activity.h"
 
+#include <array>
+#include <cstring>
+
 #include "tessera/base/error.h"
 #include "tessera/diagnostics/activity_board.h"
 
@@ -8,6 +11,12 @@ namespace tessera::diagnostics::activity {
 namespace {
 
 using State = ActivityPage::State;
+
+thread_local bool is_script = false; // this thread
+
+bool same_text(const std::array<char, 48>& a, const std::array<char, 48>& b) {
+  return std::strncmp(a.data(), b.data(), a.size()) == 0;
+}
 
 std::string text_of(const ActivityPage& page) {
   Line line;
@@ -68,6 +77,7 @@ void waits_for_requests(std::int64_t step) noexcept {
 }
 
 void script(std::int64_t steps_done, const std::string& doing) noexcept {
+  is_script = true;
   if (ActivityPage* page = ActivityBoard::own_page()) {
     page->step = steps_done;
     copy_text(page->module, doing);
@@ -77,20 +87,55 @@ void script(std::int64_t steps_done, const std::string& doing) noexcept {
 
 Operation::Operation(std::string_view kind, const std::string& group) noexcept {
   ActivityPage* page = ActivityBoard::own_page();
+  if (page == nullptr) {
+    return;
+  }
+  ShownOperation& place = is_script ? page->of_script : page->of_others;
   std::uint32_t free = 0;
-  if (page != nullptr && page->in_operation.compare_exchange_strong(free, 2)) {
-    copy_text(page->kind, kind);
-    copy_text(page->group, group);
-    page->in_operation.store(1, std::memory_order_release);
-    shown_ = true;
+  if (place.valid.compare_exchange_strong(free, 2)) {
+    copy_text(place.kind, kind);
+    copy_text(place.group, group);
+    place.awaited.store(-1);
+    place.number.fetch_add(1);
+    place.valid.store(1, std::memory_order_release);
+    shown_ = &place;
   }
 }
 
 Operation::~Operation() {
-  ActivityPage* page = ActivityBoard::own_page();
-  if (shown_ && page != nullptr) {
-    page->in_operation.store(0, std::memory_order_release);
+  if (shown_ != nullptr && ActivityBoard::own_page() != nullptr) {
+    shown_->awaited.store(-1);
+    shown_->valid.store(0, std::memory_order_release);
   }
+}
+
+void awaits(int rank) noexcept {
+  ActivityPage* page = ActivityBoard::own_page();
+  if (is_script && page != nullptr && page->of_script.valid.load() == 1) {
+    page->of_script.awaited.store(rank);
+  }
+}
+
+std::optional<OpposedWait> opposed_wait(int rank) {
+  const ActivityBoard* board = ActivityBoard::published();
+  const auto* neighbour = board == nullptr ? nullptr : board->find(rank);
+  if (neighbour == nullptr || !is_script) {
+    return std::nullopt;
+  }
+  const ShownOperation& own = board->page().of_script;
+  const ShownOperation& theirs = neighbour->page().of_script;
+  OpposedWait found;
+  found.number = theirs.number.load();
+  const bool both = own.valid.load(std::memory_order_acquire) == 1 &&
+                    theirs.valid.load(std::memory_order_acquire) == 1;
+  if (!both || theirs.awaited.load() != board->rank() || same_text(own.group, theirs.group) ||
+      board->page().state != State::kScript || neighbour->page().state != State::kScript) {
+    return std::nullopt;
+  }
+  Line line;
+  line.add(theirs.kind).add(" of group '").add(theirs.group).add("'");
+  found.text = line.text();
+  return found.number == theirs.number.load() ? std::optional(found) : std::nullopt;
 }
 
 bool has_ended_program(int rank) noexcept {

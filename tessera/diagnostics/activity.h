@@ -1,8 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
+
+namespace tessera::diagnostics {
+struct ShownOperation;
+}
 
 /// What this rank does, for the other ranks of its node: they read it when this
 /// rank does not answer or has died. Without a published board (in-process
@@ -30,11 +35,11 @@ void waits(
     int rank) noexcept;
 /// No task runs, inside a step.
 void waits_for_requests(std::int64_t step) noexcept;
-/// Outside of steps; `doing` may say what ("saves checkpoint 'step_3'").
+/// Outside of steps; `doing` may say what ("saves checkpoint 'step_3'"). Threads: the script's.
 void script(std::int64_t steps_done, const std::string& doing = {}) noexcept;
 
-/// A collective, for as long as the object lives. Threads: any thread; of several at
-/// one time the first is shown.
+/// A collective, for as long as the object lives. Threads: any thread; of several at one time the
+/// script's is shown, else the first.
 class Operation {
  public:
   Operation(std::string_view kind, const std::string& group) noexcept;
@@ -43,8 +48,23 @@ class Operation {
   Operation& operator=(const Operation&) = delete;
 
  private:
-  bool shown_ = false;
+  ShownOperation* shown_ = nullptr;
 };
+
+/// The script's operation has waited for `rank` for some seconds, and will not end before that has
+/// come to it. Nothing happens on other threads.
+/// Threads: any thread.
+void awaits(int rank) noexcept;
+
+/// An operation of another rank of this node.
+struct OpposedWait {
+  std::string text; // "all_reduce of group 'world'"
+  std::uint64_t number = 0; // it is known again by
+};
+/// Returns the operation in which the script of `rank` waits for this rank (`awaits`), if this
+/// thread is the script's, and in an operation of another group, and neither is in a step of a
+/// pipeline: neither of the two will end, unless one is about to. Threads: any thread.
+std::optional<OpposedWait> opposed_wait(int rank);
 
 /// Returns whether the rank is another one of this node and its program has come to its end.
 /// Threads: any thread.

@@ -38,6 +38,9 @@ class ActivityBoard {
   ActivityPage& page() const noexcept {
     return *reinterpret_cast<ActivityPage*>(own_.data());
   }
+  int rank() const noexcept {
+    return rank_;
+  }
   const std::vector<Neighbour>& neighbours() const noexcept {
     return neighbours_;
   }

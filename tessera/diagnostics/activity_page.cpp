@@ -56,8 +56,11 @@ void describe(const ActivityPage& page, Line& line) noexcept {
     line.add(", waiting for module '").add(page.target);
     line.add("' on rank ").add(std::int64_t{page.target_rank});
   }
-  if (page.in_operation.load(std::memory_order_acquire) != 0) {
-    line.add("; in ").add(page.kind).add(" of group '").add(page.group).add("'");
+  for (const ShownOperation* shown : {&page.of_script, &page.of_others}) {
+    if (shown->valid.load(std::memory_order_acquire) != 0) {
+      line.add("; in ").add(shown->kind).add(" of group '").add(shown->group).add("'");
+      return;
+    }
   }
 }
 

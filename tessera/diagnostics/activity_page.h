@@ -9,6 +9,16 @@
 
 namespace tessera::diagnostics {
 
+/// A collective that runs.
+struct ShownOperation {
+  std::atomic<std::uint32_t> valid{0}; // 1: kind and group are valid; 2: being written
+  /// The rank that it has waited for longer than usual; -1: none.
+  std::atomic<std::int32_t> awaited{-1};
+  std::atomic<std::uint64_t> number{0}; // of those shown here, by which it is known again
+  std::array<char, 24> kind{};
+  std::array<char, 48> group{};
+};
+
 /// The present activity of a rank, in shared memory that only this rank writes. A reader may
 /// see a text half replaced by the next one: it is for people, after something
 /// went wrong.
@@ -20,7 +30,6 @@ struct ActivityPage {
   /// Not 0: the rank's end needs no report; kProgramEnded: its program has returned from `main`.
   std::atomic<std::uint32_t> left{0};
   std::atomic<std::uint32_t> death_reported{0};
-  std::atomic<std::uint32_t> in_operation{0}; // 1: kind and group are valid; 2: being written
   /// Of the node's first rank: 1 once a rank reports a failure, 2 when it has.
   std::atomic<std::uint32_t> failure{0};
   State state = State::kScript;
@@ -30,8 +39,9 @@ struct ActivityPage {
   std::int64_t step = -1;
   std::array<char, 128> module{};
   std::array<char, 128> target{};
-  std::array<char, 24> kind{};
-  std::array<char, 48> group{};
+  /// What the script's thread is in, and the first of what other threads are in.
+  ShownOperation of_script;
+  ShownOperation of_others;
 };
 
 /// Copies what fits of `text`, with a zero behind it.

@@ -26,14 +26,28 @@ bool may_notice(std::chrono::steady_clock::time_point now) {
 
 } // namespace
 
-bool Wait::is_in_vain(int rank, const std::function<std::string()>& what) {
+std::string Wait::in_vain(int rank, const std::function<std::string()>& what) {
   const Clock::time_point now = Clock::now();
   const auto waited = now - began_;
   if (waited < kSettled) {
-    return false;
+    return "";
   }
   if (activity::has_ended_program(rank)) {
-    return true;
+    return "whose program has ended";
+  }
+  if (lockstep_) {
+    activity::awaits(rank);
+    const auto opposed = activity::opposed_wait(rank);
+    if (!opposed || opposed->number != opposed_) {
+      opposed_ = opposed ? opposed->number : 0;
+      opposed_since_ = now;
+    } else if (now - opposed_since_ >= kSettled) {
+      return str(
+          "whose script waits for this rank in ",
+          opposed->text,
+          ": neither will end. Calls in which ranks exchange something (a step, save, load, "
+          "state_dict, optimizer.step) must be made by all ranks, in the same order");
+    }
   }
   if (!told_ && waited >= kNoticeAfter) {
     told_ = true;
@@ -55,7 +69,7 @@ bool Wait::is_in_vain(int rank, const std::function<std::string()>& what) {
               "state_dict, optimizer.step) must be made by all ranks"));
     }
   }
-  return false;
+  return "";
 }
 
 } // namespace tessera::diagnostics

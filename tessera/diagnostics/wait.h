@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -13,15 +14,24 @@ class Wait {
   /// How long a program that has ended may still have messages of its own on their way.
   static constexpr std::chrono::seconds kSettled{4};
 
-  /// Returns whether `rank` is one of this node whose program has ended, and has been so for some
-  /// seconds of this wait: what is waited for will not come. Once, after half a minute, it logs who
-  /// waits for whom; `what` makes a text such as "barrier #2 of group 'world'".
-  bool is_in_vain(int rank, const std::function<std::string()>& what);
+  /// `lockstep`: of a call that no rank leaves before all have come, such as an all-reduce. Who
+  /// receives a message may wait for one that is on its way, and its sender has gone on.
+  explicit Wait(bool lockstep = false) : lockstep_(lockstep) {}
+
+  /// Returns why what is waited for will not come from `rank`, a rank of this node, as the end of a
+  /// sentence; "" as long as it may come. Its program has ended some seconds ago, or both scripts
+  /// have waited for each other for some seconds, in calls of different groups in lockstep. Once,
+  /// after half a minute, it logs who waits for whom; `what` makes a text such as "barrier #2 of
+  /// group 'world'".
+  std::string in_vain(int rank, const std::function<std::string()>& what);
 
  private:
   using Clock = std::chrono::steady_clock;
+  bool lockstep_;
   Clock::time_point began_ = Clock::now();
   bool told_ = false;
+  std::uint64_t opposed_ = 0; // the number of an operation that may be in this one's way
+  Clock::time_point opposed_since_;
 };
 
 } // namespace tessera::diagnostics

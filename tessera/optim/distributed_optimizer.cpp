@@ -370,6 +370,7 @@ class TakesNorms {
 at::Tensor DistributedOptimizer::step(const Closure& closure) {
   const Context& context = this->context();
   model_set().check_behind_step("optimizer.step()");
+  ++updates_;
   const timeline::Span span(*context.recorder, "optimizer step", "optimizer");
   prepare();
   const bool whole_here =

@@ -246,6 +246,7 @@ class DistributedOptimizer : private PlaceOfOptimizer {
   std::vector<model::ModelCore*> models_; // whose parameters these are
   std::vector<at::Tensor> given_; // what it was made with, also empty handles
   std::set<const void*> given_set_; // the same, by address
+  std::int64_t updates_ = 0; // calls of step
   std::set<const void*> known_; // those, and what its groups hold since `prepare`, by address
   bool warned_of_parts_ = false;
   bool warned_of_others_ = false;

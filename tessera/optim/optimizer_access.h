@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 
 #include "tessera/optim/distributed_optimizer.h"
 
@@ -13,6 +14,14 @@ struct OptimizerAccess {
   /// Harmless to repeat. Collective over the world with shard_optimizer_state.
   static void prepare(DistributedOptimizer& optimizer) {
     optimizer.prepare();
+  }
+  /// Returns how many parameters the optimizer was made with, and how often `step` was called
+  /// since.
+  static std::size_t given_parameters(const DistributedOptimizer& optimizer) {
+    return optimizer.given_.size();
+  }
+  static std::int64_t updates(const DistributedOptimizer& optimizer) {
+    return optimizer.updates_;
   }
   /// Returns the only live model that has parameters of the optimizer. Not collective.
   /// Throws: ConfigError for none, CheckpointError for several.

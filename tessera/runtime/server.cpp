@@ -243,6 +243,7 @@ void Server::send_end() {
     fields.serial = step_->work.serial;
     fields.failed = failed;
     std::vector<c10::IValue> values = step_->results;
+    values.emplace_back(step_->work.agreed);
     if (step_->script_stream != nullptr && !failed) {
       step_->random_after = RandomState::capture();
       values.emplace_back(step_->random_after->to_bytes());

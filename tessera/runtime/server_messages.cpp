@@ -86,8 +86,14 @@ void Server::take_end(const Fields& fields, const transport::Parcel& parcel) {
   const auto& values = parcel.body.toTupleRef().elements();
   const int microbatches = step_->work.microbatches;
   step_->results.assign(values.begin(), values.begin() + microbatches);
+  if (step_->work.check_agreed) {
+    const std::string wrong = step_->work.check_agreed(values.at(microbatches).toDoubleVector());
+    if (!wrong.empty()) {
+      step_->failed_late = wrong; // pp rank 0 has ended the step
+    }
+  }
   if (step_->script_stream != nullptr) {
-    step_->random_after = RandomState::from_bytes(values.at(microbatches).toTensor());
+    step_->random_after = RandomState::from_bytes(values.at(microbatches + 1).toTensor());
   }
 }
 

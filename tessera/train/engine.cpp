@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tessera/base/error.h"
+#include "tessera/base/hash.h"
 #include "tessera/base/log.h"
 #include "tessera/comm/world.h"
 #include "tessera/context/agreement.h"
@@ -170,6 +171,8 @@ std::vector<c10::IValue> StepEngine::run_step(const StepCall& call, const StepFu
   std::vector<c10::IValue> results;
   std::optional<std::string> failure;
   const auto started = std::chrono::steady_clock::now();
+  const optim::Settings settings = optim::settings_of(models_->optimizers());
+  const std::string modes = modes_of_models();
   try {
     const Marked mark(in_step_);
     asked_.clear();
@@ -182,7 +185,7 @@ std::vector<c10::IValue> StepEngine::run_step(const StepCall& call, const StepFu
       }
       return result;
     };
-    results = runner().run({call, step_, modes_of_models(), each});
+    results = runner().run({call, step_, modes, each, settings});
   } catch (const UserError& error) {
     failure = error.what();
     abandon_collectives(*failure);
@@ -199,9 +202,11 @@ std::vector<c10::IValue> StepEngine::run_step(const StepCall& call, const StepFu
   for (const ModelCore* model : models()) {
     if (model->partitioned()) {
       model->gradients()->set_rows(rows);
+      model->gradients()->set_agreed(hash_text(modes, optim::digest(settings)));
     }
   }
   finish(failure);
+  check_replicas_alike(settings, modes);
   warn_of_unequal_batches(rows);
   if (!call.forward_only && at::GradMode::is_enabled() &&
       context_.config.pipeline_parallel_degree > 1) {
@@ -270,6 +275,41 @@ void StepEngine::warn_of_unequal_batches(std::int64_t rows) {
           "every replica as many rows (drop the last incomplete batch), name unlike sizes with "
           "replica_samples, or use tessera::Join where replicas run out of batches"));
       return;
+    }
+  }
+}
+
+// Replicas that a script trains in different ways are no longer equal, which no loss shows.
+void StepEngine::check_replicas_alike(const optim::Settings& settings, const std::string& modes)
+    const {
+  const bool differ = std::any_of(models().begin(), models().end(), [](const ModelCore* model) {
+    return model->partitioned() && model->gradients()->agreed_differs();
+  });
+  if (!differ) { // alike on all ranks of the DP_GROUP
+    return;
+  }
+  const comm::ProcessGroup& replicas = *context_.control;
+  const auto all = comm::all_gather_object(
+      *context_.world, replicas, c10::ivalue::Tuple::create({c10::IValue(settings), modes}));
+  const auto& first = all.front().toTupleRef().elements();
+  for (std::size_t i = 1; i < all.size(); ++i) {
+    const auto& other = all[i].toTupleRef().elements();
+    const int rank = replicas.ranks()[i];
+    const std::string text = optim::difference(
+        other[0].toDoubleVector(), rank, first[0].toDoubleVector(), replicas.ranks()[0]);
+    if (!text.empty()) {
+      throw UserError(tessera::str("in step ", step_ - 1, " ", text));
+    }
+    if (other[1].toStringRef() != first[1].toStringRef()) {
+      throw UserError(tessera::str(
+          "in step ",
+          step_ - 1,
+          " a model is in training mode on one of the ranks ",
+          replicas.ranks()[0],
+          " and ",
+          rank,
+          " and in evaluation mode on the other, or other parameters need gradients there: call "
+          "train(), eval() and requires_grad_() on every rank"));
     }
   }
 }

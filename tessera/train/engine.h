@@ -16,6 +16,7 @@
 #include "tessera/context/context.h"
 #include "tessera/model/model_set.h"
 #include "tessera/model/options.h"
+#include "tessera/optim/settings.h"
 #include "tessera/tracer/member_changes.h"
 #include "tessera/tracer/trace.h"
 #include "tessera/train/step_call.h"
@@ -130,6 +131,8 @@ class StepEngine : public std::enable_shared_from_this<StepEngine> {
   void agree_on_passes();
   std::optional<std::string> problem_of_averages() const;
   void finish(const std::optional<std::string>& failure);
+  /// Collective over the DP_GROUP where its ranks' differ. Throws: UserError on all of them.
+  void check_replicas_alike(const optim::Settings& settings, const std::string& modes) const;
   void warn_of_idle_offloading();
   /// Collective in the first step that has gradients, with checkpoint_attentions.
   void warn_of_idle_attentions();

@@ -103,6 +103,15 @@ std::vector<c10::IValue> ServerRunner::run(const Work& given) {
   work.serial = ++steps_run_;
   work.microbatches = given.call.microbatches;
   work.run = given.run;
+  work.agreed = given.settings;
+  const comm::ProcessGroup& pipeline = context_.group(Group::kPP);
+  if (pipeline.rank() != 0) {
+    work.check_agreed = [&](const optim::Settings& of_leader) {
+      const std::string text = optim::difference(
+          given.settings, context_.world->rank(), of_leader, pipeline.ranks().front());
+      return text.empty() ? text : tessera::str("in step ", given.step, " ", text);
+    };
+  }
   if (!given.tracing) {
     work.random_layout = context_.random_layout;
     const bool gradients = at::GradMode::is_enabled();

@@ -11,6 +11,7 @@
 
 #include "tessera/context/context.h"
 #include "tessera/model/model_core.h"
+#include "tessera/optim/settings.h"
 #include "tessera/train/step_call.h"
 
 namespace tessera::train {
@@ -27,6 +28,8 @@ class StepRunner {
     /// for these.
     std::string models;
     const StepFunction& run;
+    /// What optimizers have to have alike on all ranks of the pipeline.
+    const optim::Settings& settings;
     /// A pass that only looks at the model: it is neither recorded nor repeated.
     bool tracing = false;
   };

@@ -123,8 +123,8 @@ void Window::wait(int rank, int counter, std::uint32_t target, const char* what)
   diagnostics::Wait patience;
   const auto look = [&] {
     check(rank, theirs, target, what);
-    if (patience.is_in_vain(peer, [&] { return place; })) {
-      const std::string reason = str(place, ": the program of rank ", peer, " has ended");
+    if (const std::string why = patience.in_vain(peer, [&] { return place; }); !why.empty()) {
+      const std::string reason = str(place, ": nothing will come from rank ", peer, ", ", why);
       fail(reason);
       throw CommError(reason);
     }

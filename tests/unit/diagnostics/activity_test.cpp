@@ -6,13 +6,17 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tessera/diagnostics/activity_board.h"
 #include "tessera/diagnostics/crash_report.h"
+#include "tessera/diagnostics/wait.h"
 
 namespace tessera::diagnostics {
 namespace {
@@ -76,6 +80,54 @@ TEST(Activity, APageSaysWhatItsRankDoes) {
   EXPECT_EQ(other.page().failure.load(), 1U);
   failure_reported();
   EXPECT_FALSE(claim_failure_report(milliseconds(0)));
+}
+
+// Rank 1 is this thread; rank 0's page is written by hand.
+TEST(Activity, TwoScriptsThatWaitForEachOtherInTwoGroupsAreTold) {
+  auto board = std::make_unique<ActivityBoard>(1);
+  ActivityBoard other(0);
+  board->add(0, "node-x", other.address());
+  ActivityBoard::publish(std::move(board));
+  activity::script(3);
+  const activity::Operation mine("all_reduce", "dp");
+  ShownOperation& theirs = other.page().of_script;
+  copy_text(theirs.kind, "broadcast");
+  copy_text(theirs.group, "world");
+  theirs.number = 8;
+  theirs.awaited = 1;
+  EXPECT_EQ(activity::opposed_wait(0), std::nullopt); // it is in nothing
+  theirs.valid = 1;
+  auto opposed = activity::opposed_wait(0);
+  ASSERT_TRUE(opposed);
+  EXPECT_EQ(opposed->text, "broadcast of group 'world'");
+  EXPECT_EQ(opposed->number, 8U);
+  EXPECT_EQ(activity::opposed_wait(2), std::nullopt); // of another node
+
+  theirs.awaited = 2;
+  EXPECT_EQ(activity::opposed_wait(0), std::nullopt);
+  theirs.awaited = 1;
+  copy_text(theirs.group, "dp");
+  EXPECT_EQ(activity::opposed_wait(0), std::nullopt); // where groups compare their calls
+  copy_text(theirs.group, "world");
+  other.page().state = ActivityPage::State::kRuns;
+  EXPECT_EQ(activity::opposed_wait(0), std::nullopt);
+  other.page().state = ActivityPage::State::kScript;
+  std::thread([] { EXPECT_EQ(activity::opposed_wait(0), std::nullopt); }).join();
+
+  // For two scripts' waits in lockstep it takes a while and a second look.
+  Wait patient;
+  Wait lockstep(/*lockstep=*/true);
+  const auto what = [] { return std::string("all_reduce #2"); };
+  std::string why;
+  const auto began = std::chrono::steady_clock::now();
+  while (why.empty() && std::chrono::steady_clock::now() - began < std::chrono::seconds(60)) {
+    EXPECT_EQ(patient.in_vain(0, what), "");
+    why = lockstep.in_vain(0, what);
+    std::this_thread::sleep_for(milliseconds(50));
+  }
+  EXPECT_GE(std::chrono::steady_clock::now() - began, 2 * Wait::kSettled);
+  EXPECT_THAT(why, testing::StartsWith("whose script waits for this rank in broadcast of group "));
+  EXPECT_EQ(ActivityBoard::own_page()->of_script.awaited.load(), 0);
 }
 
 TEST(Activity, LinesHoldEveryNumberAndNoMoreThanFits) {

@@ -190,14 +190,16 @@ void Messenger::pause(
     const char* doing,
     Backoff& backoff,
     diagnostics::Wait& wait) const {
-  if (wait.is_in_vain(
-          peer, [&] { return str("an object from rank ", peer, " (tag ", tag, ")"); })) {
+  const std::string why =
+      wait.in_vain(peer, [&] { return str("an object from rank ", peer, " (tag ", tag, ")"); });
+  if (!why.empty()) {
     throw CommError(
         str("no object will come from rank ",
             peer,
             " (tag ",
             tag,
-            "), whose program has ended",
+            "), ",
+            why,
             diagnostics::activity::of_node()));
   }
   if (backoff.expired()) {

@@ -47,18 +47,21 @@ void ShmEngine::sleep_on(int rank, ipc::Counter RankBlock::*stage, std::uint32_t
   if (counter.spin_until(target)) {
     return;
   }
-  diagnostics::Wait wait;
+  diagnostics::Wait wait(/*lockstep=*/true);
   const auto check = [this, rank, &wait] {
     check_running();
     check_whole();
     check_abandoned();
-    if (wait.is_in_vain(global(rank), [this] { return operation_text(); })) {
+    const std::string why = wait.in_vain(global(rank), [this] { return operation_text(); });
+    if (!why.empty()) {
       fail(
           str(operation_text(),
               ": rank ",
               global(info_.rank),
-              " waits for a rank whose program has ended",
-              diagnostics::activity::of_node()));
+              " waits for rank ",
+              global(rank),
+              ", ",
+              why));
     }
   };
   if (!counter.wait_until(target, Deadline(info_.timeout), check)) {
