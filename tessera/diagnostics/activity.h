@@ -52,8 +52,7 @@ class Operation {
 };
 
 /// The script's operation has waited for `rank` for some seconds, and will not end before that has
-/// come to it. Nothing happens on other threads.
-/// Threads: any thread.
+/// come to it; -1: it does not any more. Nothing happens on other threads. Threads: any thread.
 void awaits(int rank) noexcept;
 
 /// An operation of another rank of this node.

@@ -26,6 +26,13 @@ bool may_notice(std::chrono::steady_clock::time_point now) {
 
 } // namespace
 
+// Who goes on to wait for another rank does not wait for this one any more.
+Wait::~Wait() {
+  if (shown_) {
+    activity::awaits(-1);
+  }
+}
+
 std::string Wait::in_vain(int rank, const std::function<std::string()>& what) {
   const Clock::time_point now = Clock::now();
   const auto waited = now - began_;
@@ -36,6 +43,7 @@ std::string Wait::in_vain(int rank, const std::function<std::string()>& what) {
     return "whose program has ended";
   }
   if (lockstep_) {
+    shown_ = true;
     activity::awaits(rank);
     const auto opposed = activity::opposed_wait(rank);
     if (!opposed || opposed->number != opposed_) {

@@ -17,6 +17,9 @@ class Wait {
   /// `lockstep`: of a call that no rank leaves before all have come, such as an all-reduce. Who
   /// receives a message may wait for one that is on its way, and its sender has gone on.
   explicit Wait(bool lockstep = false) : lockstep_(lockstep) {}
+  ~Wait();
+  Wait(const Wait&) = delete;
+  Wait& operator=(const Wait&) = delete;
 
   /// Returns why what is waited for will not come from `rank`, a rank of this node, as the end of a
   /// sentence; "" as long as it may come. Its program has ended some seconds ago, or both scripts
@@ -30,6 +33,7 @@ class Wait {
   bool lockstep_;
   Clock::time_point began_ = Clock::now();
   bool told_ = false;
+  bool shown_ = false; // that it waits, to other ranks
   std::uint64_t opposed_ = 0; // the number of an operation that may be in this one's way
   Clock::time_point opposed_since_;
 };

@@ -7,9 +7,9 @@
 
 namespace tessera::planner {
 
-/// Returns the seconds that the fastest strategy would take in fast mode, if it was searched without
-/// it and would gain a tenth or more. Whether the model's calls are the same in every step, which
-/// fast mode repeats, is the user's to say.
+/// Returns the seconds that the fastest strategy would take in fast mode, if it was searched
+/// without it and would gain a tenth or more. Whether the model's calls are the same in every step,
+/// which fast mode repeats, is the user's to say.
 std::optional<double> fast_mode_seconds(
     const SearchResult& result,
     const cost::DescribedModel& model,

@@ -172,7 +172,7 @@ std::vector<c10::IValue> StepEngine::run_step(const StepCall& call, const StepFu
   std::optional<std::string> failure;
   const auto started = std::chrono::steady_clock::now();
   const optim::Settings settings = optim::settings_of(models_->optimizers());
-  const std::string modes = modes_of_models();
+  const std::string modes = training_modes();
   try {
     const Marked mark(in_step_);
     asked_.clear();
@@ -185,7 +185,7 @@ std::vector<c10::IValue> StepEngine::run_step(const StepCall& call, const StepFu
       }
       return result;
     };
-    results = runner().run({call, step_, modes, each, settings});
+    results = runner().run({call, step_, modes_of_models(), each, settings});
   } catch (const UserError& error) {
     failure = error.what();
     abandon_collectives(*failure);
@@ -308,8 +308,7 @@ void StepEngine::check_replicas_alike(const optim::Settings& settings, const std
           replicas.ranks()[0],
           " and ",
           rank,
-          " and in evaluation mode on the other, or other parameters need gradients there: call "
-          "train(), eval() and requires_grad_() on every rank"));
+          " and in evaluation mode on the other: call train() and eval() on every rank"));
     }
   }
 }
@@ -385,14 +384,21 @@ void StepEngine::warn_of_shared_members(const std::set<std::string>& found, int 
       "in one step function and write \"active_microbatches\": 1"));
 }
 
-// A recorded step holds for the models there were, in the modes they had, and for the parameters
-// that needed gradients.
-std::string StepEngine::modes_of_models() const {
+std::string StepEngine::training_modes() const {
   std::string text;
   for (const ModelCore* model : models()) {
     if (model->partitioned()) {
       text += tessera::str(model->number(), model->root()->is_training() ? "t" : "e", " ");
     }
+  }
+  return text;
+}
+
+// A recorded step holds for the models there were, in the modes they had, and for the parameters
+// that needed gradients, which are this rank's.
+std::string StepEngine::modes_of_models() const {
+  std::string text = training_modes();
+  for (const ModelCore* model : models()) {
     if (model->partitioned() && context_.config.static_mode) {
       for (const at::Tensor& parameter : model->root()->parameters()) {
         text += parameter.requires_grad() ? '1' : '0';

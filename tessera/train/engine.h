@@ -121,6 +121,7 @@ class StepEngine : public std::enable_shared_from_this<StepEngine> {
       const StepCall& call,
       const StepFunction& run);
 
+  std::string training_modes() const;
   std::string modes_of_models() const;
   /// Before the first step of a kind whose microbatches take turns.
   std::optional<tracer::MemberChanges> watch_members(const StepCall& call);

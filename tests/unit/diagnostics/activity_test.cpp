@@ -116,18 +116,20 @@ TEST(Activity, TwoScriptsThatWaitForEachOtherInTwoGroupsAreTold) {
 
   // For two scripts' waits in lockstep it takes a while and a second look.
   Wait patient;
-  Wait lockstep(/*lockstep=*/true);
+  std::optional<Wait> lockstep(std::in_place, /*lockstep=*/true);
   const auto what = [] { return std::string("all_reduce #2"); };
   std::string why;
   const auto began = std::chrono::steady_clock::now();
   while (why.empty() && std::chrono::steady_clock::now() - began < std::chrono::seconds(60)) {
     EXPECT_EQ(patient.in_vain(0, what), "");
-    why = lockstep.in_vain(0, what);
+    why = lockstep->in_vain(0, what);
     std::this_thread::sleep_for(milliseconds(50));
   }
   EXPECT_GE(std::chrono::steady_clock::now() - began, 2 * Wait::kSettled);
   EXPECT_THAT(why, testing::StartsWith("whose script waits for this rank in broadcast of group "));
   EXPECT_EQ(ActivityBoard::own_page()->of_script.awaited.load(), 0);
+  lockstep.reset();
+  EXPECT_EQ(ActivityBoard::own_page()->of_script.awaited.load(), -1);
 }
 
 TEST(Activity, LinesHoldEveryNumberAndNoMoreThanFits) {
