@@ -200,10 +200,11 @@ constexpr std::array<std::string_view, 3> choice_names(AttentionKernels /*type*/
 }
 
 /// The sizes of a model from which the operators of its layers follow, where nobody measured or
-/// traced them. Layer::kind says what a layer is ("embedding", "transformer_layer", "lm_head",
-/// "loss"; any other kind reads and writes its output once); each has the width that its
-/// output_elements_per_sample give, and what a transformer layer's parameters hold beyond its
-/// attention is its feed-forward network, so layers may differ.
+/// traced them. Layer::kind says what a layer is: "embedding", "transformer_layer", "lm_head",
+/// "loss", "fused_loss", "cast" (of the logits) or "metric" (a figure of the logits that a trainer
+/// computes in every microbatch); "norm" and "other" read and write their output once. Each has the
+/// width that its output_elements_per_sample give, and what a transformer layer's parameters hold
+/// beyond its attention is its feed-forward network, so layers may differ.
 struct SizedModel {
   std::int64_t sequence_length = 0;
   std::int64_t hidden_size = 0; // 0: as the layers' outputs say

@@ -14,8 +14,8 @@ class Wait {
   /// How long a program that has ended may still have messages of its own on their way.
   static constexpr std::chrono::seconds kSettled{4};
 
-  /// `lockstep`: of a call that no rank leaves before all have come, such as an all-reduce. Who
-  /// receives a message may wait for one that is on its way, and its sender has gone on.
+  /// `lockstep`: the other rank has to come to the same call, as in an all-reduce over shared
+  /// memory, and nothing of it is on its way. A message may be: its sender has gone on.
   explicit Wait(bool lockstep = false) : lockstep_(lockstep) {}
   ~Wait();
   Wait(const Wait&) = delete;

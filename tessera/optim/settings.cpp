@@ -1,7 +1,9 @@
 #include "tessera/optim/settings.h"
 
-#include <algorithm>
-#include <span>
+#include <set>
+#include <typeindex>
+#include <typeinfo>
+#include <utility>
 
 #include <c10/util/Exception.h>
 
@@ -13,39 +15,28 @@ namespace tessera::optim {
 
 namespace {
 
-// An optimizer of the user's own need not say its rate.
+// The options of a user's own optimizer need not know a rate; asking them again would make an
+// exception in every step.
 double rate_of(const torch::optim::OptimizerParamGroup& group) {
+  static thread_local std::set<std::type_index> without_rate;
+  const auto& options = group.options();
+  const std::type_index type(typeid(options));
+  if (without_rate.contains(type)) {
+    return 0;
+  }
   try {
-    return group.options().get_lr();
+    return options.get_lr();
   } catch (const c10::Error&) {
+    without_rate.insert(type);
     return 0;
   }
 }
 
-// One optimizer's numbers.
-struct One {
-  double parameters = 0;
-  double updates = 0;
-  std::span<const double> rates;
-};
-
-std::vector<One> read(const Settings& settings) {
-  std::vector<One> all;
-  for (std::size_t i = 0; i + 3 <= settings.size();) {
-    const auto groups = static_cast<std::size_t>(settings[i + 2]);
-    const std::span<const double> rest = std::span(settings).subspan(i + 3);
-    all.push_back({settings[i], settings[i + 1], rest.first(std::min(groups, rest.size()))});
-    i += 3 + groups;
-  }
-  return all;
+bool rates_differ(const OptimizerSettings& a, const OptimizerSettings& b) {
+  return a.parameters == b.parameters && a.rates.size() == b.rates.size() && a.rates != b.rates;
 }
 
-bool rates_differ(const One& a, const One& b) {
-  return a.parameters == b.parameters && a.rates.size() == b.rates.size() &&
-         !std::equal(a.rates.begin(), a.rates.end(), b.rates.begin());
-}
-
-std::string text_of(const One& one, int rank) {
+std::string text_of(const OptimizerSettings& one, int rank) {
   std::string text =
       str("rank ", rank, " has made ", one.updates, " updates and has the learning ");
   text += one.rates.size() == 1 ? "rate" : "rates";
@@ -64,46 +55,51 @@ constexpr const char* kWhatToDo =
 Settings settings_of(const std::vector<DistributedOptimizer*>& optimizers) {
   Settings settings;
   for (DistributedOptimizer* optimizer : optimizers) {
-    const auto& groups = optimizer->param_groups();
-    settings.push_back(static_cast<double>(OptimizerAccess::given_parameters(*optimizer)));
-    settings.push_back(static_cast<double>(OptimizerAccess::updates(*optimizer)));
-    settings.push_back(static_cast<double>(groups.size()));
-    for (const auto& group : groups) {
-      settings.push_back(rate_of(group));
+    OptimizerSettings one;
+    one.parameters = static_cast<std::int64_t>(OptimizerAccess::given_parameters(*optimizer));
+    one.updates = OptimizerAccess::updates(*optimizer);
+    for (const auto& group : optimizer->param_groups()) {
+      one.rates.push_back(rate_of(group));
     }
+    settings.push_back(std::move(one));
   }
   return settings;
 }
 
 std::uint64_t digest(const Settings& settings) {
-  return hash_bytes(settings.data(), settings.size() * sizeof(double));
+  std::uint64_t hash = kHashSeed;
+  for (const OptimizerSettings& one : settings) {
+    for (const std::int64_t number : {one.parameters, one.updates}) {
+      hash = hash_bytes(&number, sizeof number, hash);
+    }
+    hash = hash_bytes(one.rates.data(), one.rates.size() * sizeof(double), hash);
+  }
+  return hash;
 }
 
 std::string difference(const Settings& mine, int my_rank, const Settings& theirs, int their_rank) {
-  const std::vector<One> here = read(mine);
-  const std::vector<One> there = read(theirs);
-  if (here.size() != there.size()) {
+  if (mine.size() != theirs.size()) {
     return str(
         "rank ",
         my_rank,
         " has ",
-        here.size(),
-        here.size() == 1 ? " optimizer" : " optimizers",
+        mine.size(),
+        mine.size() == 1 ? " optimizer" : " optimizers",
         " and rank ",
         their_rank,
         " ",
-        there.size(),
+        theirs.size(),
         kWhatToDo);
   }
-  for (std::size_t i = 0; i < here.size(); ++i) {
-    if (here[i].updates != there[i].updates || rates_differ(here[i], there[i])) {
+  for (std::size_t i = 0; i < mine.size(); ++i) {
+    if (mine[i].updates != theirs[i].updates || rates_differ(mine[i], theirs[i])) {
       return str(
           "ranks have different states of one optimizer",
-          here.size() > 1 ? str(", number ", i + 1, " of ", here.size()) : "",
+          mine.size() > 1 ? str(", number ", i + 1, " of ", mine.size()) : "",
           ": ",
-          text_of(there[i], their_rank),
+          text_of(theirs[i], their_rank),
           ", ",
-          text_of(here[i], my_rank),
+          text_of(mine[i], my_rank),
           kWhatToDo);
     }
   }

@@ -8,12 +8,16 @@ namespace tessera::optim {
 
 class DistributedOptimizer;
 
-/// What a job's optimizers have to have alike on all ranks, as numbers that ranks send each other:
-/// of each, how many parameters it was given, how often `step` was called, how many groups it has,
-/// and the learning rate of each group.
-using Settings = std::vector<double>;
+/// What one optimizer has to have alike on all ranks of a job. Ranks send it as a tessera::Value.
+struct OptimizerSettings {
+  std::int64_t parameters = 0; // that it was made with
+  std::int64_t updates = 0; // calls of `step`
+  std::vector<double> rates; // learning rate of each parameter group
+};
+/// Of all optimizers, in the order in which they were made.
+using Settings = std::vector<OptimizerSettings>;
 
-/// Returns those of this rank's optimizers, in the order in which they were made. Not collective.
+/// Returns those of this rank's optimizers. Not collective.
 Settings settings_of(const std::vector<DistributedOptimizer*>& optimizers);
 
 /// Returns a hash of them, by which ranks that hold the same parameters tell that nothing differs.

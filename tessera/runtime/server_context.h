@@ -70,11 +70,10 @@ struct StepWork {
   std::uint64_t kind = 0;
   /// The user's step function on one microbatch; used on pp rank 0 only.
   std::function<c10::IValue(int microbatch)> run;
-  /// Numbers that every rank of the pipeline has alike; pp rank 0 sends its own with the end of the
-  /// step. `check_agreed` returns what is wrong with them on this rank, in words; "" where nothing
-  /// is.
-  std::vector<double> agreed;
-  std::function<std::string(const std::vector<double>& of_leader)> check_agreed;
+  /// What every rank of the pipeline has to have alike: pp rank 0 sends its own with the end of the
+  /// step. `check_agreed` returns in words how this rank's differs; "" where it does not.
+  c10::IValue agreed;
+  std::function<std::string(const c10::IValue& of_leader)> check_agreed;
   /// One task runs at a time and there is one replica: the step draws from the script's own stream
   /// of random numbers, as a single process would.
   bool script_stream = false;

@@ -87,7 +87,7 @@ void Server::take_end(const Fields& fields, const transport::Parcel& parcel) {
   const int microbatches = step_->work.microbatches;
   step_->results.assign(values.begin(), values.begin() + microbatches);
   if (step_->work.check_agreed) {
-    const std::string wrong = step_->work.check_agreed(values.at(microbatches).toDoubleVector());
+    const std::string wrong = step_->work.check_agreed(values.at(microbatches));
     if (!wrong.empty()) {
       step_->failed_late = wrong; // pp rank 0 has ended the step
     }

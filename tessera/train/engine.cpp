@@ -289,18 +289,17 @@ void StepEngine::check_replicas_alike(const optim::Settings& settings, const std
     return;
   }
   const comm::ProcessGroup& replicas = *context_.control;
-  const auto all = comm::all_gather_object(
-      *context_.world, replicas, c10::ivalue::Tuple::create({c10::IValue(settings), modes}));
-  const auto& first = all.front().toTupleRef().elements();
+  using Alike = std::pair<optim::Settings, std::string>;
+  const auto all = comm::all_gather_object(*context_.world, replicas, pack(Alike(settings, modes)));
+  const auto first = unpack<Alike>(all.front());
   for (std::size_t i = 1; i < all.size(); ++i) {
-    const auto& other = all[i].toTupleRef().elements();
+    const auto other = unpack<Alike>(all[i]);
     const int rank = replicas.ranks()[i];
-    const std::string text = optim::difference(
-        other[0].toDoubleVector(), rank, first[0].toDoubleVector(), replicas.ranks()[0]);
+    const std::string text = optim::difference(other.first, rank, first.first, replicas.ranks()[0]);
     if (!text.empty()) {
       throw UserError(tessera::str("in step ", step_ - 1, " ", text));
     }
-    if (other[1].toStringRef() != first[1].toStringRef()) {
+    if (other.second != first.second) {
       throw UserError(tessera::str(
           "in step ",
           step_ - 1,

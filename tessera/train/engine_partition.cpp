@@ -358,8 +358,7 @@ std::vector<tracer::RunTrace> StepEngine::trace_on_pipeline(
     const KeptBuffers buffers(this->models());
     const TracingFlag flag(tracing_, in_step_);
     try {
-      const optim::Settings settings = optim::settings_of(models_->optimizers());
-      runner().run({call, step_, "", first_only, settings, /*tracing=*/true});
+      runner().run({call, step_, "", first_only, /*settings=*/{}, /*tracing=*/true});
     } catch (const UserError& error) {
       problem = error.what();
       abandon_collectives(*problem);

@@ -7,6 +7,7 @@
 
 #include "tessera/offload/offloader.h"
 #include "tessera/plan/from_config.h"
+#include "tessera/tensor/value.h"
 #include "tessera/train/step_failure.h"
 
 namespace tessera::train {
@@ -103,12 +104,15 @@ std::vector<c10::IValue> ServerRunner::run(const Work& given) {
   work.serial = ++steps_run_;
   work.microbatches = given.call.microbatches;
   work.run = given.run;
-  work.agreed = given.settings;
+  work.agreed = pack(given.settings);
   const comm::ProcessGroup& pipeline = context_.group(Group::kPP);
   if (pipeline.rank() != 0) {
-    work.check_agreed = [&](const optim::Settings& of_leader) {
+    work.check_agreed = [&](const c10::IValue& of_leader) {
       const std::string text = optim::difference(
-          given.settings, context_.world->rank(), of_leader, pipeline.ranks().front());
+          given.settings,
+          context_.world->rank(),
+          unpack<optim::Settings>(of_leader),
+          pipeline.ranks().front());
       return text.empty() ? text : tessera::str("in step ", given.step, " ", text);
     };
   }

@@ -29,7 +29,7 @@ class StepRunner {
     std::string models;
     const StepFunction& run;
     /// What optimizers have to have alike on all ranks of the pipeline.
-    const optim::Settings& settings;
+    optim::Settings settings;
     /// A pass that only looks at the model: it is neither recorded nor repeated.
     bool tracing = false;
   };

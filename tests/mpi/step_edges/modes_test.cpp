@@ -25,21 +25,11 @@ class Autocast {
   Autocast& operator=(const Autocast&) = delete;
 };
 
-torch::Tensor rows() {
-  torch::manual_seed(60);
-  return torch::randn({8, kWidth});
-}
-
-Chain made() {
-  torch::manual_seed(7);
-  return Chain();
-}
-
 template <typename Mode>
 torch::Tensor plain_answer() {
-  Chain chain = made();
+  Chain chain = made_chain();
   const Mode mode;
-  return chain(rows()).detach().clone();
+  return chain(some_rows()).detach().clone();
 }
 
 template <typename Mode>
@@ -48,13 +38,13 @@ void expect_plain_answer(const char* what) {
   for (const int pp : pipelines()) {
     init(chain_config(pp, 2));
     const Ended ended;
-    DistributedModel model{made()};
+    DistributedModel model{made_chain()};
     auto evaluate = tessera::step([&](torch::Tensor x) {
       const Mode mode;
       return model(x);
     });
     for (int i = 0; i < 2; ++i) {
-      const torch::Tensor got = evaluate(rows()).concat();
+      const torch::Tensor got = evaluate(some_rows()).concat();
       EXPECT_EQ(got.scalar_type(), wanted.scalar_type()) << what;
       EXPECT_TRUE(got.equal(wanted)) << what << ", " << text_of(pp, 2);
     }
@@ -74,11 +64,11 @@ TEST(Modes, InferenceModeAroundTheStep) {
   for (const int pp : pipelines()) {
     init(chain_config(pp, 2));
     const Ended ended;
-    DistributedModel model{made()};
+    DistributedModel model{made_chain()};
     auto evaluate = tessera::step([&](torch::Tensor x) { return model(x); });
     const c10::InferenceMode mode;
     for (int i = 0; i < 2; ++i) {
-      EXPECT_TRUE(evaluate(rows()).concat().equal(wanted)) << text_of(pp, 2);
+      EXPECT_TRUE(evaluate(some_rows()).concat().equal(wanted)) << text_of(pp, 2);
     }
   }
 }
@@ -89,10 +79,10 @@ TEST(Modes, AutocastOfAnEvaluation) {
 }
 
 TEST(Modes, AutocastOfTraining) {
-  Chain plain = made();
+  Chain plain = made_chain();
   {
     const Autocast autocast;
-    plain(rows()).to(at::kFloat).pow(2).mean().backward();
+    plain(some_rows()).to(at::kFloat).pow(2).mean().backward();
   }
   for (const int pp : pipelines()) {
     if (pp != world_size()) {
@@ -100,13 +90,13 @@ TEST(Modes, AutocastOfTraining) {
     }
     init(chain_config(pp, 1));
     const Ended ended;
-    DistributedModel model{made()};
+    DistributedModel model{made_chain()};
     auto train_step = tessera::step([&](torch::Tensor x) {
       const Autocast autocast;
       auto loss = model(x).to(at::kFloat).pow(2).mean();
       model.backward(loss);
     });
-    train_step(rows());
+    train_step(some_rows());
     const auto wanted = plain->named_parameters();
     for (const auto& [name, tensor] : model.local_parameters()) {
       EXPECT_LE(relative_error(tensor.grad(), wanted[name].grad()), 1e-6) << name;

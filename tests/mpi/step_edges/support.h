@@ -35,6 +35,16 @@ struct ChainImpl : torch::nn::Module {
 };
 TESSERA_MODULE(Chain);
 
+/// The same on all ranks and in every call.
+inline torch::Tensor some_rows() {
+  torch::manual_seed(60);
+  return torch::randn({8, kWidth});
+}
+inline Chain made_chain() {
+  torch::manual_seed(7);
+  return Chain();
+}
+
 /// Block i of a chain on pp rank i, as far as there are ranks; nothing is traced.
 inline Config chain_config(int pp, int microbatches) {
   std::map<std::string, int> partition;

@@ -8,22 +8,12 @@ namespace {
 
 using ::testing::HasSubstr;
 
-torch::Tensor one_batch() {
-  torch::manual_seed(60);
-  return torch::randn({8, kWidth});
-}
-
-Chain fresh_chain() {
-  torch::manual_seed(7);
-  return Chain();
-}
-
 enum class Unlike { kNothing, kRate, kUpdates, kMode };
 
 // Trains two steps, is unlike on the last rank, and returns the error of the third; "" without one.
 // Steps of a job are counted on from one model to the next.
 std::string error_of_third_step(Unlike unlike) {
-  DistributedModel model{fresh_chain()};
+  DistributedModel model{made_chain()};
   DistributedOptimizer optimizer(
       torch::optim::SGD(model.parameters(), torch::optim::SGDOptions(0.25)));
   auto train = tessera::step([&](torch::Tensor x) {
@@ -33,7 +23,7 @@ std::string error_of_third_step(Unlike unlike) {
   });
   for (int i = 0; i < 2; ++i) {
     optimizer.zero_grad();
-    train(one_batch());
+    train(some_rows());
     optimizer.step();
   }
   if (rank() == world_size() - 1) {
@@ -46,7 +36,7 @@ std::string error_of_third_step(Unlike unlike) {
     }
   }
   try {
-    train(one_batch());
+    train(some_rows());
   } catch (const UserError& error) {
     return error.what();
   }

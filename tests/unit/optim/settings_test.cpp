@@ -10,8 +10,8 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-// Parameters, updates, groups and their rates, of each optimizer.
-const Settings kOne = {12, 5, 2, 0.1, 0.01};
+// One optimizer of 12 parameters in two groups, after 5 updates.
+const Settings kOne = {{12, 5, {0.1, 0.01}}};
 
 TEST(Settings, AlikeAreNoDifference) {
   EXPECT_EQ(difference(kOne, 1, kOne, 0), "");
@@ -20,7 +20,7 @@ TEST(Settings, AlikeAreNoDifference) {
 }
 
 TEST(Settings, AnotherRateIsNamedWithBothRanks) {
-  const Settings other = {12, 5, 2, 0.1, 0.02};
+  const Settings other = {{12, 5, {0.1, 0.02}}};
   EXPECT_NE(digest(kOne), digest(other));
   const std::string text = difference(other, 3, kOne, 0);
   EXPECT_THAT(text, StartsWith("ranks have different states of one optimizer: rank 0 has made 5 "));
@@ -30,21 +30,21 @@ TEST(Settings, AnotherRateIsNamedWithBothRanks) {
 
 TEST(Settings, AnotherNumberOfUpdatesOrOptimizersIsNamed) {
   EXPECT_THAT(
-      difference({12, 6, 2, 0.1, 0.01}, 1, kOne, 0), HasSubstr("rank 1 has made 6 updates"));
+      difference({{12, 6, {0.1, 0.01}}}, 1, kOne, 0), HasSubstr("rank 1 has made 6 updates"));
   Settings two = kOne;
-  two.insert(two.end(), {3, 5, 1, 0.5});
+  two.push_back({3, 5, {0.5}});
   EXPECT_THAT(difference(two, 1, kOne, 0), StartsWith("rank 1 has 2 optimizers and rank 0 1;"));
   EXPECT_THAT(difference(kOne, 1, two, 0), StartsWith("rank 1 has 1 optimizer and rank 0 2;"));
   Settings second = two;
-  second.back() = 0.25;
+  second.back().rates = {0.25};
   EXPECT_THAT(difference(second, 1, two, 0), HasSubstr("one optimizer, number 2 of 2: rank 0"));
 }
 
 // Groups of a rank's own parameters have rates of their own.
 TEST(Settings, OptimizersOfOtherParametersMayHaveOtherRates) {
-  EXPECT_EQ(difference({11, 5, 2, 0.1, 0.02}, 1, kOne, 0), "");
-  EXPECT_EQ(difference({12, 5, 1, 0.3}, 1, kOne, 0), "");
-  EXPECT_NE(difference({11, 6, 2, 0.1, 0.02}, 1, kOne, 0), "");
+  EXPECT_EQ(difference({{11, 5, {0.1, 0.02}}}, 1, kOne, 0), "");
+  EXPECT_EQ(difference({{12, 5, {0.3}}}, 1, kOne, 0), "");
+  EXPECT_NE(difference({{11, 6, {0.1, 0.02}}}, 1, kOne, 0), "");
 }
 
 } // namespace
