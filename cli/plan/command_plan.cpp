@@ -362,6 +362,15 @@ void refuse_what_cannot_run(const Options& options) {
         "fast_mode "
         "of 0 and 1 into it");
   }
+  if (!options.price.empty() &&
+      (search.overlap_gradients || search.shard_optimizer_state || search.active_microbatches > 0 ||
+       options.input.memory_limit > 0)) {
+    throw ConfigError(
+        "--price prices the strategies of a file as its columns say; leave out "
+        "--overlap-gradients, "
+        "--shard-optimizer-state (write a column zero), --active-microbatches and --memory-limit "
+        "(write memory_gib of the devices)");
+  }
   const bool described = !options.input.model_file.empty();
   if (options.trials > 0 && described && options.trial.program.empty()) {
     throw ConfigError(

@@ -136,7 +136,8 @@ void add_planning_options(CLI::App& app, PlanningInput& input) {
   app.add_option(
          "--global-batch-size",
          input.global_batch_size,
-         "samples of an iteration; the model file's when not given")
+         "samples of an iteration; those of the model file or the job when not given, needed with "
+         "--model")
       ->check(positive_number());
   app.add_option(
          "--method",

@@ -19,7 +19,8 @@ struct DeviceKind {
   /// Bytes of a second as Constants::optimizer_traffic_bytes counts them, measured in updates,
   /// which find some of them in caches; 0: as memory_bytes_per_s says.
   double update_bytes_per_s = 0;
-  /// Time in which its host launches one operator of a measured layer; 0 when not known.
+  /// Time in which its host launches one operator of a layer, the mean of forward and backward with
+  /// what autograd takes; 0 when not known.
   double launch_seconds = 0;
   /// Operations a second that large products reach; 0: as data sheets say.
   double product_flops_per_s = 0;

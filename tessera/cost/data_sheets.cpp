@@ -13,7 +13,7 @@ namespace tessera::cost {
 namespace {
 
 // The figures are those of the manufacturers' data sheets, and the time is that in which the hosts
-// of these devices launch an operator of a layer, with its part in recording and running the
+// of these devices launch an operator of a layer, with what autograd takes, the mean of forward and
 // backward: 28 and 30 us on the hosts of an H100 and an H200
 // (bench/results/planner_one_device_2026-11-27.md). The hosts of the T4s and V100s whose layers
 // were published (section 4 of Li et al. 2022) take longer, for these profiles show layers that
@@ -76,11 +76,12 @@ std::optional<Sheet> sheet_of(const std::string& device_name) {
   return std::nullopt;
 }
 
-std::vector<MeasuredPoint> products(double tflops, double share) {
+// `start_seconds`: the least that one takes.
+std::vector<MeasuredPoint> products(double flops_per_s, double start_seconds) {
   std::vector<MeasuredPoint> points;
   for (double size = 64; size <= 8192; size *= 2) {
-    const double seconds = 2 * size * size * size / (share * tflops);
-    points.push_back({size, std::max(kStartSeconds, seconds * 1e-12)});
+    const double seconds = 2 * size * size * size / flops_per_s;
+    points.push_back({size, std::max(start_seconds, seconds)});
   }
   return points;
 }
@@ -127,15 +128,23 @@ double known_launch_seconds(const std::string& device_name) {
   return sheet ? sheet->launch_seconds : 0;
 }
 
-DeviceSpeed data_sheet_speed(const std::string& device_name) {
+DeviceSpeed data_sheet_speed(const DeviceKind& kind) {
   DeviceSpeed speed;
-  const auto sheet = sheet_of(device_name);
+  const auto sheet = sheet_of(kind.name);
   if (!sheet) {
     return speed;
   }
-  const double bytes_per_s = sheet->gigabytes_per_s * 1e9;
-  speed.products["f32"] = products(sheet->f32_tflops, sheet->product_share);
-  speed.products["bf16"] = products(sheet->half_tflops, sheet->product_share);
+  const double bytes_per_s =
+      kind.memory_bytes_per_s > 0 ? kind.memory_bytes_per_s : sheet->gigabytes_per_s * 1e9;
+  const double half = kind.product_flops_per_s > 0
+                          ? kind.product_flops_per_s
+                          : sheet->half_tflops * sheet->product_share * 1e12;
+  const double full = sheet->f32_tflops * sheet->product_share * 1e12;
+  speed.products["f32"] = products(full, kStartSeconds);
+  speed.products["bf16"] = products(half, kStartSeconds);
+  // The operator as a whole takes no less than it moves, which has a start of its own.
+  speed.batched_products["f32"] = products(full, 0);
+  speed.batched_products["bf16"] = products(half, 0);
   speed.moves = elements(12, bytes_per_s); // two f32 read, one written
   speed.functions = elements(8, bytes_per_s);
   speed.random = elements(9, bytes_per_s); // one f32 read, one written, and a mask of a byte

@@ -23,9 +23,10 @@ double known_profiled_bandwidth(const std::string& device_name);
 /// 0 for an unknown name.
 double known_launch_seconds(const std::string& device_name);
 
-/// Returns the speed of a device from its data sheet: products run at a share of the
-/// peak, element-wise operators at a share of the memory's bandwidth, and none is
-/// faster than the host launches operators. Empty for an unknown name.
-DeviceSpeed data_sheet_speed(const std::string& device_name);
+/// Returns the speed of a device from its data sheet: products run at a share of the peak,
+/// element-wise operators at a share of the memory's bandwidth, and none is faster than the host
+/// launches operators. Many products in one operator are launched once. Rates that the kind says
+/// stand in for those of the sheet. Empty for an unknown name.
+DeviceSpeed data_sheet_speed(const DeviceKind& kind);
 
 } // namespace tessera::cost

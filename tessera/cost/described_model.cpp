@@ -194,6 +194,17 @@ void check_sizes(const Layer& layer, const SizedModel& sizes) {
         " tokens, but hidden_size is ",
         sizes.hidden_size);
   }
+  if (width % sizes.num_attention_heads != 0) {
+    wrong(
+        "output_elements_per_sample: found ",
+        layer.output_elements_per_sample,
+        ", which is ",
+        width,
+        " for each of ",
+        sizes.sequence_length,
+        " tokens, and no multiple of num_attention_heads, ",
+        sizes.num_attention_heads);
+  }
   const double share = sizes.num_key_value_heads > 0
                            ? static_cast<double>(sizes.num_key_value_heads) /
                                  static_cast<double>(sizes.num_attention_heads)
@@ -225,7 +236,17 @@ void validate(const DescribedModel& model, const SizedModel& sizes) {
             "; write a divisor of num_attention_heads, ",
             sizes.num_attention_heads));
   }
+  bool has_logits = false;
   for (const Layer& layer : model.layers) {
+    has_logits = has_logits || layer.kind == "lm_head";
+    if (layer.kind == "metric" &&
+        (!has_logits || layer.parameters > 0 || layer.output_elements_per_sample > 0)) {
+      throw ConfigError(str(
+          "model: layer \"",
+          layer.name,
+          "\": a metric is a figure of the logits and has neither parameters nor outputs; write "
+          "it behind the lm_head, with 0 for both"));
+    }
     if (std::find(kSizedKinds.begin(), kSizedKinds.end(), layer.kind) == kSizedKinds.end()) {
       std::string kinds;
       for (const std::string_view kind : kSizedKinds) {

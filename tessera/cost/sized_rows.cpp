@@ -62,6 +62,15 @@ class SizedRowsBuilder {
     casts_logits_ = std::any_of(model.layers.begin(), model.layers.end(), [](const Layer& layer) {
       return layer.kind == "cast";
     });
+    for (const DeviceKind& kind : cluster.kinds) {
+      if (kind.memory_bytes_per_s == 0) {
+        throw ConfigError(str(
+            "cluster: device \"",
+            kind.name,
+            "\" is not known by name, and its memory_gb_per_s is missing; write the bandwidth of "
+            "its memory, from which a model without measured seconds is priced"));
+      }
+    }
     has_loss_ = std::any_of(model.layers.begin(), model.layers.end(), [](const Layer& layer) {
       return layer.kind == "loss" || layer.kind == "fused_loss";
     });

@@ -188,8 +188,9 @@ void add_pipeline_seconds(const Inputs& inputs, StrategyCost& cost) {
       cost.compute_seconds = microbatches * most_compute;
       cost.tensor_seconds = microbatches * most_tensor;
       cost.waiting_seconds = microbatches * most_waiting;
-      cost.bubble_seconds =
-          seconds - cost.compute_seconds - cost.tensor_seconds - cost.waiting_seconds;
+      // Not below 0, where the others' sum is rounded up.
+      cost.bubble_seconds = std::max(
+          0.0, seconds - cost.compute_seconds - cost.tensor_seconds - cost.waiting_seconds);
     }
   }
   const bool shared = std::any_of(

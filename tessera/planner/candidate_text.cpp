@@ -170,7 +170,7 @@ std::string explain(
   if (cost.waiting_seconds > 0) {
     text += line("  %10.4f s  waiting for its hosts to start operators", cost.waiting_seconds);
   }
-  text += line("  %10.4f s  bubble", std::max(0.0, cost.bubble_seconds)); // it may round below
+  text += line("  %10.4f s  bubble", cost.bubble_seconds);
   if (cost.shared_cores_seconds > 0) {
     text += line("  %10.4f s  waiting for cores that ranks share", cost.shared_cores_seconds);
   }

@@ -140,8 +140,10 @@ void describe(Visit& visit, DeviceKind& kind) {
   visit(
       {.name = "launch_us",
        .doc =
-           "time in which the device's host launches one operator of a measured layer; not needed "
-           "for devices the planner knows by name or that were probed",
+           "time in which the device's host launches one operator of a layer, the mean of forward "
+           "and "
+           "backward with what autograd takes; not needed for devices the planner knows by name or "
+           "that were probed",
        .bounds = form::more_than(0),
        .presence = form::Presence::kIfSaid,
        .unit = 1e-6},
@@ -157,8 +159,10 @@ void describe(Visit& visit, DeviceKind& kind) {
       kind.product_flops_per_s);
   visit(
       {.name = "attention_tflops",
-       .doc = "that the forward of attention in one kernel reaches in 16 bits, for models without "
-              "measured seconds; not needed, since else it follows from the products'",
+       .doc =
+           "that the forward of attention in one kernel reaches in 16 bits, for models without "
+           "measured seconds; a causal mask's half of the scores counts; not needed, since else it "
+           "follows from the products'",
        .bounds = form::more_than(0),
        .presence = form::Presence::kIfSaid,
        .unit = 1e12},

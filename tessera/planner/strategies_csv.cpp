@@ -1,6 +1,8 @@
 #include "tessera/planner/strategies_csv.h"
 
 #include <algorithm>
+#include <array>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -8,6 +10,7 @@
 #include <map>
 #include <numeric>
 #include <sstream>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -67,11 +70,46 @@ bool to_int(const std::string& text, int& value) {
   return parsed.ec == std::errc() && parsed.ptr == end;
 }
 
+constexpr std::array<std::string_view, 5> kNeeded = {"pp", "dp", "tp", "mbs", "layer_boundaries"};
+constexpr std::array<std::string_view, 8> kOptional = {
+    "placement",
+    "nodes",
+    "global_batch",
+    "zero",
+    "recompute",
+    "stages_per_rank",
+    "fast_mode",
+    "sequence"};
+
+// Returns what two spellings of a column's name have in common: small letters and digits, without
+// an s or a word for a number at the end.
+std::string stem(const std::string& name) {
+  std::string text;
+  for (const char c : name) {
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0) {
+      text += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    }
+  }
+  for (const std::string_view end : {"size", "length", "s"}) {
+    if (text.size() > end.size() && text.ends_with(end)) {
+      text.resize(text.size() - end.size());
+      break;
+    }
+  }
+  return text;
+}
+
 class Table {
  public:
   Table(std::string origin, const Row& header) : origin_(std::move(origin)) {
     for (const std::string& cell : header) {
       names_.push_back(plain(cell));
+    }
+    for (const std::string_view known : kNeeded) {
+      need(std::string(known));
+    }
+    for (const std::string_view known : kOptional) {
+      refuse_other_spellings(std::string(known));
     }
   }
 
@@ -153,6 +191,21 @@ class Table {
   }
 
  private:
+  // A column passes through under any name that is not known, so one that is meant would be lost.
+  void refuse_other_spellings(const std::string& known) const {
+    for (const std::string& name : names_) {
+      if (name != known && stem(name) == stem(known)) {
+        throw ConfigError(
+            str(origin_,
+                ": column \"",
+                name,
+                "\"; write \"",
+                known,
+                "\", or another name if it is not meant"));
+      }
+    }
+  }
+
   std::string origin_;
   Row names_;
 };
@@ -265,9 +318,6 @@ PricedTable price_rows(
   }
   const Row header = cells_of(line);
   const Table table(origin, header);
-  for (const char* name : {"pp", "dp", "tp", "mbs", "layer_boundaries"}) {
-    table.need(name);
-  }
   PricedTable priced;
   for (const std::string& cell : header) {
     priced.names.push_back(plain(cell));

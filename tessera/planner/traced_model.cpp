@@ -369,7 +369,7 @@ class Layers {
 };
 
 cost::DeviceSpeed speed_of(const cost::DeviceKind& kind) {
-  cost::DeviceSpeed speed = kind.speed.measured() ? kind.speed : cost::data_sheet_speed(kind.name);
+  cost::DeviceSpeed speed = kind.speed.measured() ? kind.speed : cost::data_sheet_speed(kind);
   if (!speed.measured()) {
     throw UnmeasuredDevice(
         str("cluster: device \"",

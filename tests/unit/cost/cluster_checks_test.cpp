@@ -254,7 +254,7 @@ TEST(DataSheets, FiguresFollowFromTheName) {
 }
 
 TEST(DataSheets, SeriesAreAtLeastALaunchAndThenTheirBytes) {
-  const DeviceSpeed speed = data_sheet_speed("a100"); // 1,555 GB/s, 19.5 and 312 TFLOP/s
+  const DeviceSpeed speed = data_sheet_speed({.name = "a100"}); // 1,555 GB/s, 19.5 and 312 TFLOP/s
   const auto last = [](const std::vector<MeasuredPoint>& points) { return points.back(); };
   for (const auto* points : {&speed.moves, &speed.functions, &speed.random}) {
     EXPECT_EQ(points->front().size, 1024);

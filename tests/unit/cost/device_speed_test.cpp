@@ -143,14 +143,31 @@ TEST(DeviceSpeed, WeightsComeFromMemory) {
 }
 
 TEST(DeviceSpeed, DataSheetsStandInForKnownDevices) {
-  const DeviceSpeed speed = data_sheet_speed("A100");
+  const DeviceSpeed speed = data_sheet_speed({.name = "A100"});
   ASSERT_TRUE(speed.measured());
   // 312 TFLOP/s at 0.75.
   EXPECT_NEAR(
       seconds_at(speed.products.at("bf16"), 8192, 3),
       2 * 8192.0 * 8192 * 8192 / (0.75 * 312e12),
       1e-6);
-  EXPECT_FALSE(data_sheet_speed("cpu").measured());
+  EXPECT_FALSE(data_sheet_speed({.name = "cpu"}).measured());
+}
+
+// A device launches all products of one operator at once, and takes the rates that its file says.
+TEST(DeviceSpeed, DataSheetsLaunchManyProductsOnce) {
+  const auto forward = [](const DeviceSpeed& speed, double size, double count) {
+    graph::OperatorWork work = product(size, size, size);
+    work.count = count;
+    return pass_seconds(work, speed, Precision::kHalf).forward;
+  };
+  const DeviceSpeed speed = data_sheet_speed({.name = "a100"});
+  EXPECT_EQ(forward(speed, 32, 1), 10e-6);
+  EXPECT_EQ(forward(speed, 32, 12), 10e-6);
+  EXPECT_NEAR(forward(speed, 4096, 10), 20 * std::pow(4096.0, 3) / (0.75 * 312e12), 1e-9);
+  const DeviceSpeed said =
+      data_sheet_speed({.name = "a100", .memory_bytes_per_s = 1e11, .product_flops_per_s = 1e12});
+  EXPECT_NEAR(seconds_at(said.products.at("bf16"), 8192, 3), 2 * std::pow(8192.0, 3) / 1e12, 1e-6);
+  EXPECT_NEAR(seconds_at(said.moves, 1 << 26, 1), 12.0 * (1 << 26) / (0.75 * 1e11), 1e-9);
 }
 
 TEST(RuntimeConstants, MeasuredBandwidthsAreNotDiscounted) {

@@ -109,6 +109,21 @@ TEST(Description, SizesThatContradictEachOtherAreRefused) {
   EXPECT_THAT(with("hidden_size", 8), HasSubstr("4 for each of 16 tokens, but hidden_size is 8"));
   EXPECT_THAT(with("num_key_value_heads", 3), HasSubstr("a divisor of num_attention_heads, 2"));
   EXPECT_EQ(with("num_key_value_heads", 1), "accepted");
+  EXPECT_THAT(with("num_attention_heads", 3), HasSubstr("no multiple of num_attention_heads, 3"));
+  const auto with_metric = [&](int behind, int parameters, int outputs) {
+    json other = value;
+    const json metric = {
+        {"name", "m"},
+        {"kind", "metric"},
+        {"parameters", parameters},
+        {"output_elements_per_sample", outputs}};
+    other["layers"].insert(other["layers"].begin() + behind, metric);
+    return refusal_of_model(other);
+  };
+  EXPECT_EQ(with_metric(2, 0, 0), "accepted");
+  EXPECT_THAT(with_metric(1, 0, 0), HasSubstr("write it behind the lm_head"));
+  EXPECT_THAT(with_metric(2, 1, 0), HasSubstr("with 0 for both"));
+  EXPECT_THAT(with_metric(2, 0, 16), HasSubstr("with 0 for both"));
   value["layers"][0]["parameters"] = 63;
   EXPECT_THAT(refusal_of_model(value), HasSubstr("an attention 4 wide alone have 64"));
   value["num_key_value_heads"] = 1; // half as many keys and values

@@ -66,6 +66,15 @@ TEST(PriceTable, ErrorsNameTheLine) {
   EXPECT_THAT(refusal(""), HasSubstr("is empty"));
 }
 
+TEST(PriceTable, ColumnsInAnotherSpellingAreRefused) {
+  const std::string end = ",pp,dp,tp,mbs,layer_boundaries\n";
+  EXPECT_THAT(refusal("Zero" + end), HasSubstr("column \"Zero\"; write \"zero\""));
+  EXPECT_THAT(refusal("node" + end), HasSubstr("column \"node\"; write \"nodes\""));
+  EXPECT_THAT(refusal("stages per rank" + end), HasSubstr("write \"stages_per_rank\""));
+  EXPECT_THAT(refusal("global_batch_size" + end), HasSubstr("write \"global_batch\""));
+  EXPECT_THAT(refusal("sequence,Sequence Length" + end), HasSubstr("write \"sequence\""));
+}
+
 TEST(PriceTable, RowsMayHaveTheirOwnNodesAndBatch) {
   const std::string head = "pp,dp,tp,mbs,layer_boundaries,nodes,global_batch,zero,recompute\n";
   const PricedTable table = price_rows(
