@@ -36,6 +36,8 @@ struct Work {
   double streamed_bytes = 0; // forward
   double forward_bytes = 0; // streamed by what has no backward
   double scores = 0; // of attention, where they are written to memory
+  double last_flops = 0; // of product_flops and streamed_bytes, what a recomputation that stops
+  double last_bytes = 0; // early does not run again
   double once_bytes = 0; // of a microbatch whatever its size, in its backward
   double operators = 0; // that a host starts in a forward, without collectives
   bool recomputed = false;
@@ -58,7 +60,8 @@ class SizedRowsBuilder {
         pass_(value_bytes(model.precision)),
         tokens_(static_cast<double>(sizes_.sequence_length) * strategy.microbatch_size),
         recomputes_(strategy.activation_checkpointing),
-        keeps_products_(recomputes_ && strategy.keeps_products) {
+        keeps_products_(recomputes_ && strategy.keeps_products),
+        stops_early_(recomputes_ && !keeps_products_ && sizes_.recomputation_stops_early) {
     casts_logits_ = std::any_of(model.layers.begin(), model.layers.end(), [](const Layer& layer) {
       return layer.kind == "cast";
     });
@@ -165,10 +168,16 @@ class SizedRowsBuilder {
       // Each of four products moves its input or its output, and its weight.
       add_panels(4, 3 * elements + fed, static_cast<double>(layer.parameters), row);
     } else if (degree_ > 1) {
-      add_exchange(2, elements, row);
+      add_exchange(2, elements, row, stops_early_);
     }
     work.operators = constants_.transformer_operators;
     work.recomputed = true; // activation checkpointing is for these layers
+    if (stops_early_) {
+      // The feed-forward network's last product and the sum behind it, whose results no backward
+      // needs.
+      work.last_flops = 2 * tokens_ * parts.feed_forward * parts.width / degree_;
+      work.last_bytes = 3 * pass_ * elements / whole_on();
+    }
     add_seconds(work, row);
     // A backward needs the inputs of norms and blocks, queries, keys, values and what attention
     // returns, and the inputs and outputs of the feed-forward network's function.
@@ -229,23 +238,27 @@ class SizedRowsBuilder {
   // adjoints, and gathers what it kept divided. Whole activations are all-reduced behind each block
   // and their gradients in front of it; a checkpoint, of which every rank keeps a part, is
   // gathered.
-  void add_exchange(int blocks, double elements, LayerRow& row) const {
+  void add_exchange(int blocks, double elements, LayerRow& row, bool stops_early = false) const {
     const double bytes = elements * pass_;
     const TensorCollective gather = {"all_gather", degree_, bytes / degree_, blocks};
     const TensorCollective scatter = {"reduce_scatter", degree_, bytes, blocks};
     const TensorCollective reduce = {"all_reduce", degree_, bytes, blocks};
+    const auto again = [&](TensorCollective behind) { // a block's
+      behind.times -= stops_early ? 1 : 0;
+      return behind;
+    };
     if (divides_sequences()) {
       row.exchanged.forward = {gather, scatter};
       row.exchanged.backward = {gather, scatter, gather};
       if (recomputes_) {
         row.exchanged.backward.push_back(gather);
-        row.exchanged.backward.push_back(scatter);
+        row.exchanged.backward.push_back(again(scatter));
       }
     } else {
       row.exchanged.forward = {reduce};
       row.exchanged.backward = {reduce};
       if (recomputes_) {
-        row.exchanged.backward.push_back(reduce);
+        row.exchanged.backward.push_back(again(reduce));
         row.exchanged.backward.push_back({"all_gather", degree_, bytes / degree_, 1});
       }
     }
@@ -254,7 +267,8 @@ class SizedRowsBuilder {
 
   // A q x r mesh moves panels of the activations, of which a mesh row holds a q-th, along rows, and
   // those of the weights, of which a column holds an r-th, along columns. Each of the
-  // two products of a backward moves as much as the forward, and recomputation once more.
+  // two products of a backward moves as much as the forward, and recomputation once more, also one
+  // that stops early.
   // Source: Xu et al. 2021, section 2.4 and table 1.
   void add_panels(int products, double activations, double weights, LayerRow& row) const {
     const int panels = mesh_.rows + mesh_.columns - std::gcd(mesh_.rows, mesh_.columns);
@@ -319,7 +333,8 @@ class SizedRowsBuilder {
       row.forward_seconds.push_back(forward);
       row.seconds.push_back(
           forward * (recomputed ? 2 : 1) + backward -
-          (recomputed && keeps_products_ ? work.weight_flops / flops_per_s : 0));
+          (recomputed && keeps_products_ ? work.weight_flops / flops_per_s : 0) -
+          (recomputed ? work.last_flops / flops_per_s + work.last_bytes / bytes_per_s : 0));
       row.host_seconds.push_back(
           (work.operators + started(row.exchanged.forward)) * (recomputed ? 3 : 2) *
           kind.launch_seconds);
@@ -337,6 +352,7 @@ class SizedRowsBuilder {
   double tokens_; // of a microbatch
   bool recomputes_;
   bool keeps_products_;
+  bool stops_early_;
   bool has_loss_ = false;
   bool casts_logits_ = false; // in a layer of its own, behind which those of 16 bits are not needed
 };

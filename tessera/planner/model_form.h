@@ -111,6 +111,12 @@ void describe(Visit& visit, DescribedModel& model) {
        .presence = kIfSaid},
       sizes.gated_feed_forward);
   visit(
+      {.name = "recomputation_stops_early",
+       .doc = "a layer that is recomputed leaves its last product out, whose result no backward "
+              "needs, as PyTorch's checkpoints do from 2.1 on; of models of sizes",
+       .presence = kIfSaid},
+      sizes.recomputation_stops_early);
+  visit(
       {.name = "attention",
        .doc = "one kernel: scores stay in fast memory; operators: each reads and writes scores in "
               "memory, as frameworks did before; fused softmax: likewise, with scale, mask and "

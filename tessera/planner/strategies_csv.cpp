@@ -71,12 +71,13 @@ bool to_int(const std::string& text, int& value) {
 }
 
 constexpr std::array<std::string_view, 5> kNeeded = {"pp", "dp", "tp", "mbs", "layer_boundaries"};
-constexpr std::array<std::string_view, 8> kOptional = {
+constexpr std::array<std::string_view, 9> kOptional = {
     "placement",
     "nodes",
     "global_batch",
     "zero",
     "recompute",
+    "recomputation_stops_early",
     "stages_per_rank",
     "fast_mode",
     "sequence"};
@@ -216,7 +217,7 @@ std::string formatted(double value, const char* format) {
   return text;
 }
 
-// Returns the model with the batch and the sequence of a row.
+// Returns the model with the batch, the sequence and the recomputation of a row.
 cost::DescribedModel
 model_of(const Table& table, const Row& row, const cost::DescribedModel& model) {
   cost::DescribedModel own = model;
@@ -227,6 +228,14 @@ model_of(const Table& table, const Row& row, const cost::DescribedModel& model) 
           "sequence: the model's seconds were measured at one length; leave the column out");
     }
     own = cost::with_sequence(std::move(own), table.number(row, "sequence"));
+  }
+  if (table.find("recomputation_stops_early") >= 0) {
+    if (own.sized() == nullptr) {
+      throw ConfigError(
+          "recomputation_stops_early: the model's seconds were measured; leave the column out");
+    }
+    std::get<cost::SizedModel>(own.source).recomputation_stops_early =
+        table.choice_or(row, "recomputation_stops_early", {"0", "1"}, 0) == 1;
   }
   return own;
 }

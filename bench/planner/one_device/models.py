@@ -117,6 +117,7 @@ def described(shape):
         "gated_feed_forward": shape.gated,
         "precision": "bf16 parameters and activations, fp32 gradients, master weights and Adam",
         "activation_checkpointing": "none",
+        "recomputation_stops_early": True,
         "layers": layers,
     }
 

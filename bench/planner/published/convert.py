@@ -149,12 +149,13 @@ def mpt_rows(table, size, device):
                 run["SeqLen (T)"],
                 run["GlobalBatchSize"],
                 int(run["Activation Checkpointing"] == "True"),
+                int(run["Precision"].startswith("amp")),  # the later runs, with PyTorch 2.1
                 f"{seconds:.4g}",
                 "",
             ]
         )
     names = ["nodes", "pp", "dp", "tp", "mbs", "zero", "layer_boundaries", "sequence"]
-    return names + ["global_batch", "recompute"], rows
+    return names + ["global_batch", "recompute", "recomputation_stops_early"], rows
 
 
 def write_csv(name, names, rows):

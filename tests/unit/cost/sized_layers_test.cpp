@@ -250,6 +250,42 @@ TEST(SizedLayers, ATransformerLayerWithFewerKeysAndAGate) {
   }
 }
 
+// The last product of three, the sum behind it and the exchange between them are not run again;
+// where products are kept it is left out already.
+TEST(SizedLayers, ARecomputationMayStopEarly) {
+  for (const auto& [tp, distribution] :
+       {std::pair(1, Distribution::kAsMeasured),
+        {2, Distribution::kAsMeasured},
+        {2, Distribution::kSpeed},
+        {4, Distribution::kMesh}}) {
+    DescribedModel model = gated_model();
+    Strategy strategy = ranks(tp, distribution);
+    strategy.activation_checkpointing = true;
+    const LayerTable whole = table_of(model, strategy);
+    std::get<SizedModel>(model.source).recomputation_stops_early = true;
+    const LayerTable early = table_of(model, strategy);
+    const int sums_on = distribution == Distribution::kSpeed ? 1 : tp;
+    EXPECT_NEAR(
+        whole.compute_seconds(0, 0, 1) - early.compute_seconds(0, 0, 1),
+        2 * kFed * kWide / tp / kFlops + 3 * 2 * kElements / sums_on / kBytes,
+        1e-14)
+        << tp;
+    EXPECT_EQ(early.forward_seconds(0, 0, 1), whole.forward_seconds(0, 0, 1));
+    const int exchanges = tp == 2 ? 1 : 0; // the panels of a mesh are those of all its products
+    EXPECT_EQ(whole.collectives(0, 1) - early.collectives(0, 1), exchanges) << tp;
+    EXPECT_EQ(early.memory(0, 1, {}).total(), whole.memory(0, 1, {}).total());
+    strategy.keeps_products = true;
+    EXPECT_EQ(
+        table_of(model, strategy).compute_seconds(0, 0, 1),
+        table_of(gated_model(), strategy).compute_seconds(0, 0, 1));
+    strategy.activation_checkpointing = false;
+    strategy.keeps_products = false;
+    EXPECT_EQ(
+        table_of(model, strategy).compute_seconds(0, 0, 1),
+        table_of(gated_model(), strategy).compute_seconds(0, 0, 1));
+  }
+}
+
 TEST(SizedLayers, WithoutAGateTheNetworkHasTwoMatrices) {
   const std::int64_t parameters = 4 * kWide * kWide + 2 * kWide * 20;
   const DescribedModel model = model_of({layer_of("transformer_layer", parameters)});

@@ -77,11 +77,14 @@ TEST(Description, AModelWithoutSecondsIsOneOfSizes) {
   const auto read = model_from_json(value.dump(), "m.json");
   ASSERT_NE(read.sized(), nullptr);
   EXPECT_TRUE(read.sized()->gated_feed_forward);
+  EXPECT_FALSE(read.sized()->recomputation_stops_early);
   EXPECT_EQ(read.sized()->attention, cost::AttentionKernels::kOne);
   value["attention"] = "fused softmax";
   EXPECT_EQ(
       model_from_json(value.dump(), "m.json").sized()->attention,
       cost::AttentionKernels::kFusedSoftmax);
+  value["recomputation_stops_early"] = true;
+  EXPECT_TRUE(model_from_json(value.dump(), "m.json").sized()->recomputation_stops_early);
   value["attention"] = "fast";
   EXPECT_THAT(refusal_of_model(value), HasSubstr("attention"));
   value.erase("attention");

@@ -121,6 +121,37 @@ TEST(PriceTable, AStageWithoutLayersDoesNotRun) {
       refusal("pp,dp,tp,mbs,layer_boundaries\n2,2,1,1,[0;3;3]\n"), HasSubstr("s.csv: line 2"));
 }
 
+TEST(PriceTable, ARowMayRecomputeAllButTheLastProduct) {
+  const std::string head = "pp,dp,tp,mbs,layer_boundaries,recompute,recomputation_stops_early\n";
+  EXPECT_THAT(refusal(head + "1,4,1,1,[0;4],1,1\n"), HasSubstr("seconds were measured"));
+  cost::DescribedModel model;
+  model.name = "sized";
+  model.global_batch_size = 8;
+  model.layers = {
+      {.name = "layer",
+       .kind = "transformer_layer",
+       .parameters = 12 * 64 * 64,
+       .shares_parameters_with = {},
+       .output_elements_per_sample = 32 * 64}};
+  model.source =
+      cost::SizedModel{.sequence_length = 32, .num_attention_heads = 4, .vocabulary_size = 8};
+  cost::Cluster cluster = cost::small_cluster(1, 0);
+  for (cost::DeviceKind& kind : cluster.kinds) {
+    kind.memory_bytes_per_s = 1e12;
+    kind.product_flops_per_s = 1e12;
+  }
+  const auto seconds_of = [&](const char* row) {
+    return price_rows(head + row, "s.csv", model, cluster, {}).rows.at(0).seconds();
+  };
+  const double whole = seconds_of("1,2,1,1,[0;1],1,0");
+  const double early = seconds_of("1,2,1,1,[0;1],1,1");
+  const double none = seconds_of("1,2,1,1,[0;1],0,1");
+  EXPECT_LT(none, early);
+  EXPECT_LT(early, whole);
+  std::get<cost::SizedModel>(model.source).recomputation_stops_early = true; // the row overrules it
+  EXPECT_EQ(seconds_of("1,2,1,1,[0;1],1,0"), whole);
+}
+
 TEST(PriceTable, MeasuredSecondsHoldForOneLengthOfSamples) {
   EXPECT_THAT(
       refusal("pp,dp,tp,mbs,layer_boundaries,sequence\n1,4,1,1,[0;4],128\n"),
