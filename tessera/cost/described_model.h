@@ -214,8 +214,8 @@ struct SizedModel {
   /// Whether the feed-forward network has three matrices, of which two are multiplied by elements.
   bool gated_feed_forward = false;
   AttentionKernels attention = AttentionKernels::kOne;
-  /// Whether a layer that is recomputed ends where its backward needs nothing more, so that its last
-  /// product runs once. PyTorch's checkpoints do so from 2.1 on (torch.utils.checkpoint,
+  /// Whether a layer that is recomputed ends where its backward needs nothing more, so that its
+  /// last product runs once. PyTorch's checkpoints do so from 2.1 on (torch.utils.checkpoint,
   /// set_checkpoint_early_stop), older ones do not.
   bool recomputation_stops_early = false;
 };
