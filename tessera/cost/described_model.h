@@ -36,6 +36,9 @@ struct TensorCollective {
 struct PassCollectives {
   std::vector<TensorCollective> forward;
   std::vector<TensorCollective> backward;
+  /// Of `forward`, those of the results of TracedLayer::given_seconds and of `returned_seconds`.
+  std::vector<TensorCollective> given = {};
+  std::vector<TensorCollective> returned = {};
 };
 
 /// Microbatch size -> collectives of one microbatch.
@@ -149,6 +152,9 @@ struct TracedLayer {
   /// What selective recomputation leaves out of a second forward, and the bytes that it keeps for
   /// that: results of products with weights, and masks of dropout, a bit for an element.
   MicrobatchSeconds given_seconds = {};
+  /// What any recomputation leaves out of it: the last product of a layer that says so
+  /// (recompute::ReturnedCall).
+  MicrobatchSeconds returned_seconds = {};
   double given_bytes_per_sample = 0;
   /// For tensor-parallel ranks: their collectives, and the number of parameters that each rank
   /// holds whole and uses with its own samples, so that their gradients are averaged over all

@@ -34,6 +34,22 @@ double deferred_seconds_of(
   return seconds.empty() ? 0 : seconds_of(seconds, model, device, samples).backward;
 }
 
+// Returns `all` less so many times of each as `left_out` has, which is a part of them.
+std::vector<TensorCollective> without(
+    std::vector<TensorCollective> all,
+    const std::vector<TensorCollective>& left_out) {
+  for (TensorCollective& one : all) {
+    for (const TensorCollective& less : left_out) {
+      if (less.operation == one.operation && less.ranks == one.ranks && less.bytes == one.bytes &&
+          less.panels == one.panels) {
+        one.times -= less.times;
+      }
+    }
+  }
+  std::erase_if(all, [](const TensorCollective& one) { return one.times <= 0; });
+  return all;
+}
+
 } // namespace
 
 LayerRows
@@ -75,9 +91,11 @@ traced_rows(const DescribedModel& model, const Cluster& cluster, const Strategy&
       const PassSeconds pass =
           seconds_of(traced.microbatch_seconds, model.name, kind.name, samples);
       row.forward_seconds.push_back(waits * pass.forward);
-      const double given =
-          keeps_products ? seconds_of(traced.given_seconds, model.name, kind.name, samples).forward
-                         : 0;
+      const MicrobatchSeconds& left_out =
+          keeps_products ? traced.given_seconds : traced.returned_seconds;
+      const double given = recomputed && !left_out.empty()
+                               ? seconds_of(left_out, model.name, kind.name, samples).forward
+                               : 0;
       row.seconds.push_back(waits * ((recomputed ? 2 : 1) * pass.forward - given + pass.backward));
       const double part = deferred > 0 ? row.deferred_bytes / deferred : 0;
       row.deferred_seconds.push_back(
@@ -88,10 +106,9 @@ traced_rows(const DescribedModel& model, const Cluster& cluster, const Strategy&
     if (exchanged != traced.collectives.end()) {
       row.exchanged = exchanged->second;
       if (recomputed) {
-        row.exchanged.backward.insert(
-            row.exchanged.backward.end(),
-            row.exchanged.forward.begin(),
-            row.exchanged.forward.end());
+        const std::vector<TensorCollective> again = without(
+            row.exchanged.forward, keeps_products ? row.exchanged.given : row.exchanged.returned);
+        row.exchanged.backward.insert(row.exchanged.backward.end(), again.begin(), again.end());
       }
     }
     rows.layers.push_back(std::move(row));

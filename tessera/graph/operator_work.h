@@ -46,6 +46,9 @@ struct OperatorWork {
   /// Whether the backward runs something for it: its collective for a collective, nothing for a
   /// constant.
   bool has_adjoint = true;
+  /// Whether the call of a module returns the result but for sums and dropout, so that whoever
+  /// recomputes that call leaves it out (recompute::ReturnedProduct).
+  bool returned = false;
 
   double flops() const {
     return 2 * count * rows * inner * columns;

@@ -133,6 +133,7 @@ class Layers {
       cost::TracedPart& part) const {
     std::vector<cost::PassSeconds> seconds(part.layers.size());
     std::vector<cost::PassSeconds> given(part.layers.size());
+    std::vector<cost::PassSeconds> returned(part.layers.size());
     std::vector<double> deferred(part.layers.size(), 0);
     cost::PassSeconds tail;
     double tail_deferred = 0;
@@ -147,6 +148,9 @@ class Layers {
         const double moved = cost::seconds_at(speed.moves, work[i].elements, 1);
         add({std::max(0.0, pass.forward - moved), 0}, given[layer_[i]]);
       }
+      if (is_returned(i)) {
+        add(pass, returned[layer_[i]]);
+      }
       if (is_tail(i)) {
         add(pass, tail);
       }
@@ -159,6 +163,7 @@ class Layers {
     for (std::size_t l = 0; l < seconds.size(); ++l) {
       part.layers[l].microbatch_seconds[kind.name][size] = seconds[l];
       part.layers[l].given_seconds[kind.name][size] = given[l];
+      part.layers[l].returned_seconds[kind.name][size] = returned[l];
       part.layers[l].deferred_seconds[kind.name][size] = {.backward = deferred[l]};
     }
     part.tail_seconds[kind.name][size] = tail;
@@ -172,15 +177,32 @@ class Layers {
     for (cost::TracedLayer& layer : part.layers) {
       layer.collectives[size] = {};
     }
+    std::vector<std::optional<std::size_t>> product(part.layers.size()); // whose result is at hand
     for (std::size_t i = 0; i < work.size(); ++i) {
-      if (work[i].kind == graph::OperatorWork::Kind::kCollective) {
-        add(work[i],
-            is_tail(i) ? part.tail_collectives[size] : part.layers[layer_[i]].collectives[size]);
+      std::optional<std::size_t>& before = product[layer_[i]];
+      if (work[i].kind != graph::OperatorWork::Kind::kCollective) {
+        const bool is_view = work[i].kind == graph::OperatorWork::Kind::kView;
+        before = is_view ? before : has_weights(i) ? std::optional(i) : std::nullopt;
+        continue;
+      }
+      cost::PassCollectives& sum =
+          is_tail(i) ? part.tail_collectives[size] : part.layers[layer_[i]].collectives[size];
+      add(work[i], sum);
+      if (before) {
+        put(forward_of(work[i]), sum.given);
+      }
+      if (before && is_returned(*before)) {
+        put(forward_of(work[i]), sum.returned);
       }
     }
   }
 
  private:
+  /// Returns whether the recomputation of a layer leaves an operator out whatever it keeps.
+  bool is_returned(std::size_t i) const {
+    return trace_.one_sample[i].returned && has_weights(i) && layer_[i] > 0;
+  }
+
   graph::ForwardWork work_of(int size) const {
     return graph::work_of_batch(
         trace_.one_sample, trace_.two_samples, static_cast<double>(size) / trace_.samples);
@@ -324,16 +346,21 @@ class Layers {
     sum.backward += pass.backward;
   }
 
+  static cost::TensorCollective forward_of(const graph::OperatorWork& work) {
+    cost::TensorCollective one = {work.name, work.ranks, work.bytes};
+    if (work.name == "panel") {
+      one.operation = "broadcast"; // from the rank that has a panel to the others
+      one.panels = static_cast<int>(work.count);
+    }
+    return one;
+  }
+
   // Adds a collective and its adjoint: the backward of an all-gather is a
   // reduce-scatter of what was gathered, and the other way round; an all-reduce, an
   // all-to-all and a broadcast or reduction of a panel are priced as themselves.
   static void add(const graph::OperatorWork& work, cost::PassCollectives& sum) {
-    cost::TensorCollective one = {work.name, work.ranks, work.bytes};
+    cost::TensorCollective one = forward_of(work);
     const bool are_panels = work.name == "panel";
-    if (are_panels) {
-      one.operation = "broadcast"; // from the rank that has a panel to the others
-      one.panels = static_cast<int>(work.count);
-    }
     put(one, sum.forward);
     if (!work.has_adjoint) {
       return;

@@ -25,6 +25,9 @@ thread_local const void* t_module = nullptr; // whose call the region is
 thread_local ProductScope::Run t_run = ProductScope::Run::kFirst;
 thread_local bool t_call_is_returned = false;
 thread_local bool t_product_is_returned = false;
+// As said by the modules, without looking at regions.
+thread_local bool t_call_said = false;
+thread_local bool t_product_said = false;
 
 bool lies_by_columns(const at::Tensor& matrix) {
   return matrix.stride(0) == 1 && matrix.stride(1) == matrix.size(0);
@@ -158,10 +161,12 @@ at::Tensor kept_linear(
 }
 
 ReturnedCall::ReturnedCall(const void* module)
-    : previous_(std::exchange(t_call_is_returned, module != nullptr && module == t_module)) {}
+    : previous_(std::exchange(t_call_is_returned, module != nullptr && module == t_module)),
+      previously_said_(std::exchange(t_call_said, module != nullptr)) {}
 
 ReturnedCall::~ReturnedCall() {
   t_call_is_returned = previous_;
+  t_call_said = previously_said_;
 }
 
 at::Tensor ReturnedCall::of(at::Tensor result) const {
@@ -172,10 +177,16 @@ at::Tensor ReturnedCall::of(at::Tensor result) const {
 }
 
 ReturnedProduct::ReturnedProduct()
-    : previous_(std::exchange(t_product_is_returned, t_call_is_returned)) {}
+    : previous_(std::exchange(t_product_is_returned, t_call_is_returned)),
+      previously_said_(std::exchange(t_product_said, t_call_said)) {}
 
 ReturnedProduct::~ReturnedProduct() {
   t_product_is_returned = previous_;
+  t_product_said = previously_said_;
+}
+
+bool product_is_returned() {
+  return t_product_said;
 }
 
 void KeptProducts::keep(const at::Tensor& result) {

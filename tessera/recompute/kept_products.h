@@ -88,6 +88,7 @@ class ReturnedCall {
 
  private:
   bool previous_;
+  bool previously_said_;
 };
 
 /// While it lives, a product of this thread is, but for sums and dropout, what its call returns.
@@ -103,7 +104,12 @@ class ReturnedProduct {
 
  private:
   bool previous_;
+  bool previously_said_;
 };
+
+/// Returns whether a product of this thread is what its call returns and that call what its module
+/// does, whether or not these are a region: for who counts what a recomputation would leave out.
+bool product_is_returned();
 
 /// The products of one call of a region and the masks between them, in the order in which they are
 /// computed.

@@ -16,6 +16,7 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/module/interceptor.h"
 #include "tessera/nn/parallel/skipped.h"
+#include "tessera/recompute/kept_products.h"
 #include "tessera/tensor/dtype.h"
 #include "tessera/tracer/describe.h"
 #include "tessera/tracer/gradient_lifetimes.h"
@@ -284,6 +285,7 @@ class Operators : public DispatchMode {
     work.has_adjoint = !storages.empty() && name != "zero_" && name != "fill_";
     std::vector<at::Tensor> factors;
     if (work.kind == Kind::kProduct) {
+      work.returned = recompute::product_is_returned();
       factors = factors_of(op, *stack);
     }
     note_kept_arguments(name, arguments); // the call takes them off the stack
@@ -336,6 +338,7 @@ class Operators : public DispatchMode {
     work.count = skipped.count;
     if (skipped.operation == "product") {
       work.kind = Kind::kProduct;
+      work.returned = recompute::product_is_returned();
       work.rows = skipped.rows;
       work.inner = skipped.inner;
       work.columns = skipped.columns;

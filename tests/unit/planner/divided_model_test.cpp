@@ -4,10 +4,12 @@
 
 #include "tessera/base/error.h"
 #include "tessera/config/config.h"
+#include "tessera/cost/layer_rows.h"
 #include "tessera/planner/search.h"
 #include "tessera/planner/to_config.h"
 #include "tessera/planner/traced_model.h"
 
+#include "tests/unit/cost/small_cases.h"
 #include "tests/unit/planner/small_trace.h"
 
 namespace tessera::planner {
@@ -115,6 +117,88 @@ TEST(DividedModel, KeepsTheBitsOfItsMasks) {
   ASSERT_EQ(division.samples, 2);
   EXPECT_EQ(divided.part.layers[1].given_bytes_per_sample, 8000 / 8 / 2);
   EXPECT_EQ(divided.part.layers[2].given_bytes_per_sample, 0);
+}
+
+// Each block has two products, a function between them, and a sum behind the last exchange;
+// `returned`: the second one is what the block returns.
+DivisionTrace two_products_of(const ModelTrace& whole, bool returned) {
+  DivisionTrace division = half_of(whole);
+  const auto rewritten = [&](const graph::ForwardWork& work, double batch) {
+    graph::ForwardWork result;
+    graph::OperatorWork sum;
+    for (const graph::OperatorWork& one : work) {
+      if (division.graph.modules[static_cast<std::size_t>(one.module)].type != "Block") {
+        result.push_back(one);
+        continue;
+      }
+      if (one.kind == graph::OperatorWork::Kind::kCollective) {
+        result.push_back(one);
+        if (one.name == "reduce_scatter") {
+          result.push_back(sum);
+        }
+        continue;
+      }
+      sum = one;
+      graph::OperatorWork product = one;
+      product.name = "aten::linear";
+      product.kind = graph::OperatorWork::Kind::kProduct;
+      product.count = 1;
+      product.rows = 1000 * batch;
+      product.inner = product.columns = 100;
+      graph::OperatorWork scatter = *gather_of(division.least);
+      scatter.name = "reduce_scatter";
+      scatter.module = one.module;
+      scatter.bytes = 100 * batch;
+      graph::OperatorWork function = one;
+      function.kind = graph::OperatorWork::Kind::kFunction;
+      for (const auto& op : {product, scatter, function, product}) {
+        result.push_back(op);
+      }
+      result.back().returned = returned;
+    }
+    return result;
+  };
+  division.least = rewritten(division.least, 1);
+  division.twice = rewritten(division.twice, 2);
+  return division;
+}
+
+TEST(DividedModel, WhatIsAtHandIsNotExchangedAgain) {
+  for (const bool returned : {false, true}) {
+    ModelTrace traced = small_language_model(3);
+    traced.divisions.push_back(two_products_of(traced, returned));
+    const cost::Cluster cluster = measured_cluster(2);
+    const auto model = describe_traced(traced, cluster);
+    const cost::TracedLayer& layer = model.traced()->divided[0].part.layers[1];
+    const double forward = layer.microbatch_seconds.at("cpu").at(2).forward;
+    const double product = layer.given_seconds.at("cpu").at(2).forward / 2;
+    EXPECT_GT(product, 0);
+    EXPECT_DOUBLE_EQ(layer.returned_seconds.at("cpu").at(2).forward, returned ? product : 0);
+    cost::Strategy strategy = cost::small_strategy(1, 1, 2, 2, 4);
+    strategy.distribution = cost::Distribution::kSpeed;
+    const auto row_of = [&](bool recomputes, bool keeps) {
+      strategy.activation_checkpointing = recomputes;
+      strategy.keeps_products = keeps;
+      return cost::traced_rows(model, cluster, strategy).layers.at(1);
+    };
+    const auto gathers_and_scatters = [](const cost::LayerRow& row) {
+      std::pair<int, int> count = {0, 0};
+      for (const cost::TensorCollective& one : row.exchanged.backward) {
+        (one.operation == "all_gather" ? count.first : count.second) += one.times;
+      }
+      return count;
+    };
+    const cost::LayerRow none = row_of(false, false);
+    const cost::LayerRow each = row_of(true, false);
+    const cost::LayerRow selective = row_of(true, true);
+    // The forward gathers once and scatters behind each product.
+    EXPECT_EQ(gathers_and_scatters(none), std::pair(2, 1));
+    EXPECT_EQ(gathers_and_scatters(each), std::pair(2 + 1, 1 + (returned ? 1 : 2)));
+    EXPECT_EQ(gathers_and_scatters(selective), std::pair(2 + 1, 1));
+    const double seconds = none.seconds.at(0);
+    EXPECT_NEAR(each.seconds.at(0) - seconds, forward - (returned ? product : 0), 1e-9 * seconds);
+    EXPECT_NEAR(selective.seconds.at(0) - seconds, forward - 2 * product, 1e-9 * seconds);
+  }
 }
 
 TEST(DividedModel, IsPricedWithItsCollectives) {

@@ -9,6 +9,7 @@
 #include "tessera/deferred_init/delayed_init.h"
 #include "tessera/nn/module/containers.h"
 #include "tessera/nn/parallel/skipped.h"
+#include "tessera/recompute/kept_products.h"
 #include "tessera/tracer/describe.h"
 
 namespace tessera::tracer {
@@ -227,6 +228,32 @@ TEST(RecordWork, ViewsInsideADerivativeOfItsOwnHaveNoBackward) {
   EXPECT_TRUE(work[1].has_adjoint);
   EXPECT_FALSE(work[2].has_adjoint);
   EXPECT_TRUE(work[3].has_adjoint); // the derivative computes it
+}
+
+TEST(RecordWork, KnowsTheProductThatACallReturns) {
+  WorkNet net;
+  const auto work = of_kind(
+      record_work(
+          *net,
+          [&] {
+            const auto x = torch::ones({2, 2});
+            x.mm(x);
+            const recompute::ReturnedCall call(net.get());
+            x.mm(x);
+            {
+              const recompute::ReturnedProduct product;
+              x.mm(x);
+              const recompute::ReturnedCall neither(nullptr);
+              const recompute::ReturnedProduct of_neither;
+              x.mm(x);
+            }
+            x.mm(x);
+          }),
+      Kind::kProduct);
+  ASSERT_EQ(work.size(), 5u);
+  for (std::size_t i = 0; i < work.size(); ++i) {
+    EXPECT_EQ(work[i].returned, i == 2) << i;
+  }
 }
 
 TEST(RecordWork, ALossGoesByWhatItReads) {
