@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/equal_number.h"
 #include "tessera/context/agreement.h"
 #include "tessera/data_parallel/completion_order.h"
 #include "tessera/data_parallel/gradient_reducer.h"
@@ -13,11 +14,13 @@
 
 namespace tessera::data_parallel {
 
+using comm::EqualNumber;
+
 /// What one agreement at the end of a step tells every rank, as bytes: any rank's yes is a yes.
 struct GradientReducer::EndOfStep {
   EndOfStep(std::size_t buckets, std::size_t parameters)
       : flags(at::zeros(
-            {static_cast<std::int64_t>(3 + buckets + 2 * parameters + 2 * kNumberBytes)},
+            {static_cast<std::int64_t>(3 + buckets + 2 * parameters + 2 * EqualNumber::kBytes)},
             at::kByte)),
         failed(flags.data_ptr<std::uint8_t>()[0]),
         backward(flags.data_ptr<std::uint8_t>()[1]),
@@ -26,26 +29,7 @@ struct GradientReducer::EndOfStep {
         has_dense(late + buckets),
         has_sparse(has_dense + parameters),
         rows(has_sparse + parameters),
-        agreed(rows + kNumberBytes) {}
-
-  static constexpr std::size_t kNumberBytes = 2 * sizeof(std::uint64_t);
-
-  /// Writes each byte of a number, and what it lacks of 255: the largest of all ranks add up to 255
-  /// where the number is the same on all.
-  static void say(std::uint8_t* at, std::uint64_t number) {
-    for (std::size_t i = 0; i < sizeof number; ++i) {
-      at[2 * i] = static_cast<std::uint8_t>(number >> (8 * i));
-      at[2 * i + 1] = static_cast<std::uint8_t>(255 - at[2 * i]);
-    }
-  }
-  static bool differs(const std::uint8_t* at) {
-    for (std::size_t i = 0; i < sizeof(std::uint64_t); ++i) {
-      if (at[2 * i] + at[2 * i + 1] != 255) {
-        return true;
-      }
-    }
-    return false;
-  }
+        agreed(rows + EqualNumber::kBytes) {}
 
   at::Tensor flags;
   std::uint8_t& failed;
@@ -55,7 +39,7 @@ struct GradientReducer::EndOfStep {
   // By parameter: what kinds of gradient it has.
   std::uint8_t* has_dense;
   std::uint8_t* has_sparse;
-  // Numbers, as `say` writes them.
+  // Numbers.
   std::uint8_t* rows; // of this rank's batch
   std::uint8_t* agreed;
 };
@@ -71,8 +55,8 @@ bool GradientReducer::finish(const std::optional<std::string>& failure) {
   end.failed = failure ? 1 : 0;
   end.backward = backward_ ? 1 : 0;
   end.refused = refusal ? 1 : 0;
-  EndOfStep::say(end.rows, static_cast<std::uint64_t>(rows_));
-  EndOfStep::say(end.agreed, agreed_);
+  EqualNumber::say(end.rows, static_cast<std::uint64_t>(rows_));
+  EqualNumber::say(end.agreed, agreed_);
   for (std::size_t i = 0; i < buckets_.size(); ++i) {
     end.late[i] = buckets_[i].late ? 1 : 0;
   }
@@ -89,8 +73,8 @@ bool GradientReducer::finish(const std::optional<std::string>& failure) {
   }
   control_.all_reduce(end.flags, comm::ReduceOp::kMax);
   const bool reduce = reduce_ && end.backward != 0;
-  rows_differ_ = end.backward != 0 && EndOfStep::differs(end.rows);
-  agreed_differs_ = EndOfStep::differs(end.agreed);
+  rows_differ_ = end.backward != 0 && EqualNumber::differs(end.rows);
+  agreed_differs_ = EqualNumber::differs(end.agreed);
   if (reduce) {
     launch_rest(zeros);
   }

@@ -218,7 +218,8 @@ class RecomputeBackward : public torch::autograd::Node, public HiddenLeaves {
       throw UserError(
           "a backward reached " + region_.name +
           " a second time; its activations are recomputed from arguments that the first one has "
-          "freed: combine the losses, or write retain_graph");
+          "freed: call model.backward once, with all losses, or give torch::autograd::grad "
+          "retain_graph");
     }
     if (BeforeRegion* before = BeforeRegionScope::current()) {
       before->region_comes(); // what it lets run may have changed an argument

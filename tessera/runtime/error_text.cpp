@@ -4,6 +4,26 @@
 
 namespace tessera::runtime {
 
+namespace {
+
+// Returns what to write where libtorch says what is wrong in words of its own interface.
+std::string remedy_of(const std::string& message) {
+  const auto says = [&](const char* words) { return message.find(words) != std::string::npos; };
+  if (says("backward through the graph a second time")) {
+    return " [A step has one backward: call model.backward once, with the sum of the losses or "
+           "with "
+           "model.backward({a, b}); torch::autograd::grad takes retain_graph]";
+  }
+  if (says("modified by an inplace operation")) {
+    return " [Microbatches of a step overlap: a buffer that a forward changes and uses is changed "
+           "again before the first one's backward. Use a copy of it there, or set "
+           "\"active_microbatches\": 1]";
+  }
+  return "";
+}
+
+} // namespace
+
 std::string error_text(const std::exception_ptr& error, int rank, const std::string& where) {
   try {
     std::rethrow_exception(error);
@@ -12,7 +32,8 @@ std::string error_text(const std::exception_ptr& error, int rank, const std::str
   } catch (const comm::PeerFailed& e) {
     return e.what();
   } catch (...) {
-    return str(diagnostics::kOriginPrefix, rank, ", ", where, ": ", message_of(error));
+    const std::string message = message_of(error);
+    return str(diagnostics::kOriginPrefix, rank, ", ", where, ": ", message, remedy_of(message));
   }
 }
 

@@ -7,6 +7,7 @@
 #include "tessera/autograd/dispatch_mode.h"
 #include "tessera/runtime/protocol.h"
 #include "tessera/runtime/requires_grad_mask.h"
+#include "tessera/runtime/shared_memory.h"
 #include "tessera/runtime/task.h"
 
 namespace tessera::runtime {
@@ -16,6 +17,7 @@ namespace tessera::runtime {
 struct Content {
   c10::IValue value;
   RequiresGradMask requires_grad; // of arguments and results; empty for gradients
+  SharedMemory shared = {}; // of results
 };
 
 /// How the messages of remote calls travel in a step. `fields` name the call, and

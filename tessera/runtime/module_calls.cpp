@@ -177,6 +177,7 @@ c10::IValue ModuleCalls::call(
             "' on another; take the activation checkpointing of it away, flag smaller modules, or "
             "write a partition that keeps it together"));
   }
+  task.shared.check();
   Fields fields = fields_of_call(task, module);
   fields.first = first;
   fields.last = last;
@@ -200,6 +201,11 @@ c10::IValue ModuleCalls::call(
         result.requires_grad,
         std::make_shared<RemoteBackward>(edges_of(args, mask), mask, *this, made));
   }
+  task.shared.add(
+      str("module '", modules.name_of(fields.module), "' on rank ", context_.pp_ranks.at(owner)),
+      result.shared,
+      args,
+      result.value);
   return step_->exchange->hand_over(response_message(fields), result.value);
 }
 
@@ -257,11 +263,12 @@ void ModuleCalls::run_forward(Task& task) {
   const InPlaceCheck in_place(given.value);
   const c10::IValue result = invoke(request, given.value);
   in_place.check();
+  task.shared.check();
   const RequiresGradMask mask(result);
   record.outputs = mask.select(result);
   step_->turn_ended(task);
   expect_backward(gradient_order_, record, request.microbatch);
-  step_->exchange->respond(task, {result, mask});
+  step_->exchange->respond(task, {result, mask, SharedMemory(given.value, result)});
   if (!record.outputs.empty()) {
     step_->records.emplace(request.call, std::move(record));
   }
@@ -337,6 +344,7 @@ void ModuleCalls::backward(
         "model.backward was called inside a module; call it in the step "
         "function");
   }
+  task.shared.check();
   wait_for_schedule(task);
   CallRecord whole; // the step function's own graph
   for (const at::Tensor& tensor : tensors) {

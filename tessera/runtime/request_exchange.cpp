@@ -10,7 +10,9 @@ namespace tessera::runtime {
 
 c10::IValue RequestExchange::body_for(int rank, const Content& content) {
   std::vector<c10::IValue> parts{
-      detached(content.value), c10::IValue(content.requires_grad.to_text())};
+      detached(content.value),
+      c10::IValue(content.requires_grad.to_text()),
+      c10::IValue(content.shared.to_text())};
   if (stream_ != nullptr) {
     parts.push_back(stream_->for_message_to(rank));
   }
@@ -20,9 +22,12 @@ c10::IValue RequestExchange::body_for(int rank, const Content& content) {
 Content RequestExchange::content_of(int rank, const c10::IValue& body) {
   const auto& parts = body.toTupleRef().elements();
   if (stream_ != nullptr) {
-    stream_->take_from(rank, parts.at(2));
+    stream_->take_from(rank, parts.at(3));
   }
-  return {parts.at(0), RequiresGradMask::from_text(parts.at(1).toStringRef())};
+  return {
+      parts.at(0),
+      RequiresGradMask::from_text(parts.at(1).toStringRef()),
+      SharedMemory::from_text(parts.at(2).toStringRef())};
 }
 
 void RequestExchange::request(Task&, const Fields& fields, int owner, Content content) {

@@ -273,6 +273,7 @@ std::shared_ptr<Task> Server::make_root_task(int microbatch) {
         stream_of(step_->work, raw->request),
         microbatch);
     step_->results.at(microbatch) = step_->exchange->read(step_->work.run(microbatch));
+    raw->shared.check();
     step_->turn_ended(*raw);
     scope.finish("the step function");
   };

@@ -8,6 +8,7 @@
 #include <ATen/core/ivalue.h>
 
 #include "tessera/runtime/protocol.h"
+#include "tessera/runtime/shared_memory.h"
 #include "tessera/tensor/random_state.h"
 #include "tessera/transport/transport.h"
 
@@ -44,6 +45,8 @@ struct Task {
   std::optional<double> turn_start_us; // of the turn that runs, when recorded
   /// Another rank waits for what its backward computes next.
   bool awaited = false;
+  /// Of what it called on other ranks.
+  SharedMemoryWatch shared;
   /// It waits for nothing: its backward let a turn go first that another rank waits for.
   bool gave_way = false;
   bool responded = false; // its caller does not wait for what it does now

@@ -19,6 +19,7 @@
 #include "tessera/recompute/attentions.h"
 #include "tessera/tensor/value.h"
 #include "tessera/train/make_runner.h"
+#include "tessera/train/same_arguments.h"
 #include "tessera/train/step_failure.h"
 
 namespace tessera::train {
@@ -176,8 +177,12 @@ std::vector<c10::IValue> StepEngine::run_step(const StepCall& call, const StepFu
   try {
     const Marked mark(in_step_);
     asked_.clear();
+    bool compared = false;
     const StepFunction each = [&](int microbatch) {
       models_->running().microbatch = microbatch;
+      if (!std::exchange(compared, true)) {
+        check_same_arguments(call.digests, context_.group(Group::kTP));
+      }
       c10::IValue result = run(microbatch);
       check_rows(call);
       for (ModelCore* model : models()) {

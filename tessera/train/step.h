@@ -51,10 +51,10 @@ class Step {
   /// Collective over the world.
   /// Throws: ConfigError when the options name an argument that is not there; UserError (on every
   /// rank, naming rank and module) when the function or a module threw, the batch does not
-  /// divide, or one with a backward is not the replica's of `replica_samples`; gradients are
-  /// undefined then until zero_grad. The rows of an argument that splits itself (`tessera_slice`)
-  /// are not known, so a batch that consists of such arguments is not compared with
-  /// `replica_samples`.
+  /// divide, one with a backward is not the replica's of `replica_samples`, or the ranks of a
+  /// TP_GROUP were given unlike arguments under `prescaled_batch`; gradients are undefined then
+  /// until zero_grad. The rows of an argument that splits itself (`tessera_slice`) are not known,
+  /// so a batch that consists of such arguments is not compared with `replica_samples`.
   template <typename... Args>
   auto operator()(const Args&... args) const {
     using Result = std::decay_t<std::invoke_result_t<const Function&, Args&...>>;
@@ -84,8 +84,16 @@ class Step {
         asked ? detail::batch_rows(
                     rows_of(std::tie(args...), std::index_sequence_for<Args...>()), microbatches)
               : 0;
+    const bool alike = config.prescaled_batch && config.tensor_parallel_degree > 1;
     const std::vector<c10::IValue> values = train::run_step(
-        {type_of(function_), options_.static_mode, microbatches, options_.forward_only, rows}, run);
+        {type_of(function_),
+         options_.static_mode,
+         microbatches,
+         options_.forward_only,
+         rows,
+         alike ? std::vector<std::uint64_t>{detail::digest_of_argument(args)...}
+               : std::vector<std::uint64_t>()},
+        run);
     if constexpr (!std::is_void_v<Result>) {
       std::vector<Result> results;
       for (const c10::IValue& value : values) {

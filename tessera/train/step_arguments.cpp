@@ -1,8 +1,10 @@
 #include "tessera/train/step_arguments.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "tessera/base/error.h"
+#include "tessera/base/hash.h"
 #include "tessera/base/log.h"
 #include "tessera/random/stream.h"
 #include "tessera/train/session.h"
@@ -138,6 +140,33 @@ slice_value(const c10::IValue& value, int microbatches, int microbatch, int axis
   return map_tensors(value, [&](const at::Tensor& tensor) {
     return slice_tensor(tensor, microbatches, microbatch, axis, argument);
   });
+}
+
+std::uint64_t digest_of_value(const c10::IValue& value) {
+  std::uint64_t digest = kHashSeed;
+  const auto add = [&](std::uint64_t word) { digest = mix_bits(digest ^ word); };
+  for_each_tensor(value, [&](const at::Tensor& tensor) {
+    if (!tensor.defined()) {
+      add(0);
+      return;
+    }
+    add(static_cast<std::uint64_t>(tensor.scalar_type()) + 1);
+    for (const std::int64_t size : tensor.sizes()) {
+      add(static_cast<std::uint64_t>(size));
+    }
+    if (tensor.layout() != at::kStrided || tensor.is_meta() || !tensor.has_storage()) {
+      return;
+    }
+    const at::Tensor flat = tensor.detach().cpu().contiguous();
+    const auto* bytes = static_cast<const unsigned char*>(flat.data_ptr());
+    const std::size_t count = flat.nbytes();
+    for (std::size_t i = 0; i < count; i += sizeof(std::uint64_t)) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, bytes + i, std::min(sizeof word, count - i));
+      add(word);
+    }
+  });
+  return digest;
 }
 
 std::int64_t rows_of_value(const c10::IValue& value, int axis) {

@@ -57,6 +57,20 @@ std::int64_t rows_of_argument(const T& value, int axis) {
   }
 }
 
+/// Returns a hash of the tensors in `value`: their types, shapes and, where they have memory, their
+/// numbers.
+std::uint64_t digest_of_value(const c10::IValue& value);
+
+/// digest_of_value of an argument of a step; 0 for a type that Value does not know.
+template <typename T>
+std::uint64_t digest_of_argument(const T& value) {
+  if constexpr (Packable<T>) {
+    return digest_of_value(pack(value));
+  } else {
+    return 0;
+  }
+}
+
 /// Returns the part of an argument of a step for one microbatch: every tensor in it is
 /// split along `axis`; a type with `tessera_slice(microbatches, microbatch,
 /// axis)` splits itself; anything else is passed whole.

@@ -17,6 +17,8 @@ struct StepCall {
   bool forward_only = false; // no graph is kept
   /// Rows of the batch: of the first tensor that is split. 0: there is none, or nobody asks.
   std::int64_t rows = 0;
+  /// digest_of_argument of each argument, where ranks must have been given the same ones.
+  std::vector<std::uint64_t> digests = {};
 };
 
 /// The user's function on one microbatch.

@@ -124,9 +124,12 @@ class RemoteTensorMode : public TensorDispatchMode {
         in_step ? ". A parameter is read by the forward of its own module"
                 : ". This is outside of a step, where modules on other ranks cannot be called: put "
                   "calls of the model into the function of a tessera::step",
-        "; what else needs it is written with tessera::over_parameters (penalties, norms and "
-        "statistics inside a step), "
-        "model.state_dict() or copy_to (copies), tessera::save_module (files)"));
+        op.schema().is_mutable()
+            ? "; change the values on the rank that owns them, which model.local_parameters() and "
+              "local_buffers() name, or on all with model.load_state_dict"
+            : "; what else needs it is written with tessera::over_parameters (penalties, norms and "
+              "statistics inside a step), "
+              "model.state_dict() or copy_to (copies), tessera::save_module (files)"));
   }
 };
 

@@ -294,5 +294,35 @@ TEST(PastTheInterface, ATensorOutsideOfTheModelIsSteppedOnWithAWarning) {
   EXPECT_TRUE(torch::allclose(parameters.back().detach(), torch::full({3}, -0.1)));
 }
 
+TEST(PastTheInterface, RanksWithAPrescaledBatchBringTheSame) {
+  Config config = tp_config(1, world_size());
+  config.prescaled_batch = true;
+  init(config);
+  const Ended ended;
+  DistributedModel model{Pair()};
+  auto train_step = tessera::step([&](torch::Tensor x, std::vector<torch::Tensor> more) {
+    auto loss = (model(x) + more.at(1)).pow(2).mean();
+    model.backward(loss);
+    return loss;
+  });
+  const auto x = samples();
+  const std::vector<torch::Tensor> more = {torch::Tensor(), torch::zeros({8, 4})};
+  train_step(x, more);
+  const auto error_with = [&](const torch::Tensor& own, const std::vector<torch::Tensor>& rest) {
+    return error_of<UserError>([&] { train_step(own, rest); });
+  };
+  if (world_size() > 1) {
+    const bool last = rank() == world_size() - 1;
+    EXPECT_THAT(error_with(last ? x + 1 : x, more), HasSubstr("argument 0 of the step has not"));
+    EXPECT_THAT(
+        error_with(x, {torch::Tensor(), torch::full({8, 4}, last ? 1e-7 : 0)}),
+        HasSubstr("argument 1 of the step has not the same numbers on the ranks 0, 1"));
+    EXPECT_THAT(
+        error_with(x, {last ? x : torch::Tensor(), torch::zeros({8, 4})}),
+        HasSubstr("prescaled_batch"));
+  }
+  train_step(x, more); // the next good step is as if nothing had been
+}
+
 } // namespace
 } // namespace tessera::testing
