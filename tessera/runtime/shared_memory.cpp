@@ -9,6 +9,7 @@
 
 #include <c10/core/StorageImpl.h>
 
+#include "tessera/autograd/dispatch_mode.h"
 #include "tessera/base/error.h"
 #include "tessera/recompute/version.h"
 #include "tessera/tensor/value.h"
@@ -23,9 +24,11 @@ std::vector<at::Tensor> tensors_of(const c10::IValue& value) {
   return tensors;
 }
 
+// Tensors that stand for others, such as those of recorded steps, are known by what owns their
+// memory, and are left alone.
 bool has_memory(const at::Tensor& tensor) {
   return tensor.defined() && tensor.has_storage() && tensor.numel() > 0 &&
-         tensor.storage().data() != nullptr;
+         tensor.storage().data() != nullptr && !tensor.key_set().has(kModeKey);
 }
 
 // Of a tensor's elements, from the first to behind the last.
