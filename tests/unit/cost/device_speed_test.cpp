@@ -1,5 +1,7 @@
 #include "tessera/cost/device_speed.h"
 
+#include <cmath>
+
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
