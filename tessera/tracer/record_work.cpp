@@ -122,7 +122,8 @@ std::vector<at::Tensor> factors_of(const c10::OperatorHandle& op, const torch::j
   for (const c10::IValue& argument : arguments_of(op, stack)) {
     for_each_operator_tensor(argument, [&](const at::Tensor& tensor) { found.push_back(tensor); });
   }
-  const std::string_view name = base_name(operator_name(op));
+  const std::string whole = operator_name(op);
+  const std::string_view name = base_name(whole);
   const bool bias_first = name == "addmm" || name == "baddbmm";
   if (bias_first && found.size() > 2) {
     found.erase(found.begin());

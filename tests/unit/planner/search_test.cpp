@@ -330,7 +330,8 @@ TEST(Search, AStageIsAsSlowAsItsSlowestDeviceForItsLayers) {
     seconds["slow"][1] = i < 3 ? 8e-3 : 3e-3;
   }
   const auto cluster = small_cluster(1, 1);
-  const Pricer pricer(model, cluster, {});
+  const SearchOptions options;
+  const Pricer pricer(model, cluster, options);
   Point point;
   point.pp = 2;
   point.dp = 2;
