@@ -89,7 +89,8 @@ TEST(UnlikeReplicas, ArePricedAsOneStageOfItsOwn) {
   even.activation_checkpointing = false;
   for (const auto& [fast, slow] : {std::pair(4, 2), std::pair(5, 1), std::pair(2, 4)}) {
     const auto strategy = unlike(even, {fast, slow});
-    cost::StagedTables tables(model, cluster, {});
+    const cost::Constants constants;
+    cost::StagedTables tables(model, cluster, constants);
     const auto own = cost::price(cost::staged(strategy, model.global_batch_size), tables);
     EXPECT_NEAR(cost::price(model, cluster, strategy).seconds, own.seconds, 1e-9 * own.seconds)
         << fast;
