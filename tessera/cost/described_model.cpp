@@ -183,7 +183,7 @@ void check_sizes(const Layer& layer, const SizedModel& sizes) {
   if (layer.kind != "transformer_layer") {
     return;
   }
-  if (sizes.hidden_size > 0 && width != sizes.hidden_size) {
+  const auto wrong_width = [&](const char* but, std::int64_t size) {
     wrong(
         "output_elements_per_sample: found ",
         layer.output_elements_per_sample,
@@ -191,19 +191,15 @@ void check_sizes(const Layer& layer, const SizedModel& sizes) {
         width,
         " for each of ",
         sizes.sequence_length,
-        " tokens, but hidden_size is ",
-        sizes.hidden_size);
+        " tokens, ",
+        but,
+        size);
+  };
+  if (sizes.hidden_size > 0 && width != sizes.hidden_size) {
+    wrong_width("but hidden_size is ", sizes.hidden_size);
   }
   if (width % sizes.num_attention_heads != 0) {
-    wrong(
-        "output_elements_per_sample: found ",
-        layer.output_elements_per_sample,
-        ", which is ",
-        width,
-        " for each of ",
-        sizes.sequence_length,
-        " tokens, and no multiple of num_attention_heads, ",
-        sizes.num_attention_heads);
+    wrong_width("and no multiple of num_attention_heads, ", sizes.num_attention_heads);
   }
   const double share = sizes.num_key_value_heads > 0
                            ? static_cast<double>(sizes.num_key_value_heads) /

@@ -146,10 +146,6 @@ std::uint64_t digest_of_value(const c10::IValue& value) {
   std::uint64_t digest = kHashSeed;
   const auto add = [&](std::uint64_t word) { digest = mix_bits(digest ^ word); };
   for_each_tensor(value, [&](const at::Tensor& tensor) {
-    if (!tensor.defined()) {
-      add(0);
-      return;
-    }
     add(static_cast<std::uint64_t>(tensor.scalar_type()) + 1);
     for (const std::int64_t size : tensor.sizes()) {
       add(static_cast<std::uint64_t>(size));
