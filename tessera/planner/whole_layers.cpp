@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "tessera/base/index.h"
@@ -37,6 +38,12 @@ bool may_have_whole_layers(const cost::DescribedModel& model, const cost::Strate
          strategy.replica_microbatch.empty() && keeps_names(model, strategy);
 }
 
+// By what a description says; this only orders layers that are priced later.
+bool are_alike(const cost::Layer& a, const cost::Layer& b) {
+  return std::tie(a.kind, a.parameters, a.output_elements_per_sample) ==
+         std::tie(b.kind, b.parameters, b.output_elements_per_sample);
+}
+
 // Looks for the whole layers of one strategy.
 class WholeLayers {
  public:
@@ -55,13 +62,19 @@ class WholeLayers {
       if (options_.stop != nullptr && options_.stop->load()) {
         break;
       }
-      const int most = most_whole(best.strategy, stage);
-      if (most == 0) {
-        continue;
-      }
-      Candidate tried = priced(with_whole(best.strategy, stage, most));
-      if (tried.seconds() < best.seconds()) {
-        best = std::move(tried);
+      const Candidate before = best;
+      const auto [first, last] = before.strategy.layers_of(stage);
+      std::vector<int> layers(at(last - std::max(first, 1))); // layer 0 is on rank 0, divided
+      std::iota(layers.rbegin(), layers.rend(), std::max(first, 1));
+      for (const std::vector<int>& order : {layers, that_gain(before, layers)}) {
+        const int most = most_whole(before.strategy, order);
+        if (most == 0) {
+          continue;
+        }
+        Candidate tried = priced(with_whole(before.strategy, order, most));
+        if (tried.seconds() < best.seconds()) {
+          best = std::move(tried);
+        }
       }
     }
     if (best.strategy.whole_layers.empty()) {
@@ -88,22 +101,56 @@ class WholeLayers {
     return stages;
   }
 
-  // Makes the last layers of a stage whole.
-  cost::Strategy with_whole(cost::Strategy strategy, int stage, int count) const {
+  // Returns those of a stage's layers with which alone a step is faster, the one first that gains
+  // most for each byte that it takes more. Layers that look alike are priced once.
+  std::vector<int> that_gain(const Candidate& candidate, const std::vector<int>& layers) const {
+    struct Gain {
+      int layer;
+      double seconds;
+      double worth; // seconds for a byte
+    };
+    std::vector<Gain> gains;
+    for (const int layer : layers) {
+      const auto alike = std::find_if(gains.begin(), gains.end(), [&](const Gain& other) {
+        return are_alike(model_.layers[at(layer)], model_.layers[at(other.layer)]);
+      });
+      if (alike != gains.end()) {
+        gains.push_back({layer, alike->seconds, alike->worth});
+        continue;
+      }
+      const Candidate tried = pricer_.priced(with_whole(candidate.strategy, {layer}, 1));
+      const double seconds = candidate.cost.seconds - tried.cost.seconds;
+      const double bytes = tried.cost.needed_bytes() - candidate.cost.needed_bytes();
+      gains.push_back({layer, seconds, seconds / std::max(bytes, 1.0)});
+    }
+    std::stable_sort(
+        gains.begin(), gains.end(), [](const Gain& a, const Gain& b) { return a.worth > b.worth; });
+    std::vector<int> order;
+    for (const Gain& gain : gains) {
+      if (gain.seconds > 0) {
+        order.push_back(gain.layer);
+      }
+    }
+    return order;
+  }
+
+  // Makes the first `count` layers of `order` whole.
+  cost::Strategy with_whole(cost::Strategy strategy, const std::vector<int>& order, int count)
+      const {
     strategy.whole_layers.resize(model_.layers.size(), false);
-    const int last = strategy.layers_of(stage).second;
-    std::fill_n(strategy.whole_layers.begin() + last - count, count, true);
+    for (int i = 0; i < count; ++i) {
+      strategy.whole_layers[at(order[at(i)])] = true;
+    }
     return strategy;
   }
 
-  // Returns how many layers of a stage its devices hold whole, beside those of the other stages.
-  int most_whole(const cost::Strategy& strategy, int stage) const {
-    const auto [first, last] = strategy.layers_of(stage);
+  // Returns how many layers of `order` a stage's devices hold whole, beside those of the others.
+  int most_whole(const cost::Strategy& strategy, const std::vector<int>& order) const {
     int fits = 0;
-    int too_many = last - std::max(first, 1) + 1; // layer 0 is on rank 0, divided
+    int too_many = static_cast<int>(order.size()) + 1;
     while (too_many - fits > 1) {
       const int count = (fits + too_many) / 2;
-      const Candidate tried = pricer_.priced(with_whole(strategy, stage, count));
+      const Candidate tried = pricer_.priced(with_whole(strategy, order, count));
       (tried.cost.fits() ? fits : too_many) = count;
     }
     return fits;

@@ -15,9 +15,10 @@ namespace tessera::planner {
 /// there, which stay.
 ///
 /// Of each stage, the slowest first, as many layers become whole as its devices hold, if the step
-/// is faster then; at the end layers are assigned to stages anew. This is good and not proved to be
-/// the optimum. Does nothing without SearchOptions::whole_layers, on meshes, for a model that was
-/// not traced, or replaced as a whole, and for the methods megatron and random.
+/// is faster then: the last ones, or those with which alone it is faster, the one first that gains
+/// most for each byte. At the end layers are assigned to stages anew. This is good and not proved
+/// to be the optimum. Does nothing without SearchOptions::whole_layers, on meshes, for a model that
+/// was not traced, or replaced as a whole, and for the methods megatron and random.
 ///
 /// Cost: some pricings of each of eight strategies.
 /// Source: Miao et al. 2022, Galvatron (a strategy for each layer under a memory limit).

@@ -15,6 +15,22 @@ prepare_job() { # LAYERS WIDTH BATCH
 JSON
 }
 
+# Says in cluster.json that a host lends so many GiB to each of its ranks; 0: what was measured.
+lend_memory() { # GIB..., one a host
+  python3 - "$@" << 'PY'
+import json, sys
+cluster = json.load(open("cluster.json"))
+for node, gib in zip(cluster["nodes"], map(float, sys.argv[1:]), strict=True):
+    if gib > 0:
+        kind = f'{node["device"]} of {node["host"]}'
+        cluster["devices"][kind] = {**cluster["devices"][node["device"]], "memory_gib": gib}
+        node["device"] = kind
+used = {node["device"] for node in cluster["nodes"]}
+cluster["devices"] = {kind: device for kind, device in cluster["devices"].items() if kind in used}
+json.dump(cluster, open("cluster.json", "w"))
+PY
+}
+
 # Writes NAME.json, the job under the fastest of the K strategies that are predicted to be best, as
 # Li et al. 2022 end their search (section 4.5).
 plan_by_trials() { # NAME K OPTION...

@@ -131,6 +131,30 @@ TEST(WholeLayers, AStageMayHaveSome) {
   EXPECT_EQ(best.strategy.whole_layers, std::vector<bool>({false, false, true}));
 }
 
+// One block has more weights than a device holds, the other few: only that one can be whole,
+// wherever it stands in the stage.
+TEST(WholeLayers, AreThoseThatGainMost) {
+  cost::Cluster cluster = measured_cluster(2);
+  cluster.kinds.front().memory_bytes = 6e8;
+  for (const int light : {1, 2}) {
+    ModelTrace traced = small_language_model(kBlocks);
+    traced.global_batch_size = 64;
+    for (graph::Parameter& parameter : traced.graph.parameters) {
+      if (parameter.name != "wte.weight") {
+        const bool is_light = parameter.name == str("h.", light - 1, ".weight");
+        parameter.elements = is_light ? 10'000 : 50'000'000;
+        parameter.bytes = 4 * parameter.elements;
+      }
+    }
+    traced.divisions.push_back(half_of(traced, 1e6));
+    const cost::DescribedModel model = describe_traced(traced, cluster);
+    const Candidate best = search(model, cluster, options_on(cluster, model)).best.front();
+    std::vector<bool> expected(kBlocks + 1);
+    expected[static_cast<std::size_t>(light)] = true;
+    EXPECT_EQ(best.strategy.whole_layers, expected) << headline(best.strategy);
+  }
+}
+
 // Whole in every layer, ranks of a group are replicas.
 TEST(WholeLayers, AllOfThemAreReplicas) {
   const cost::Cluster cluster = uneven_cluster(1e9, 1e9);
