@@ -53,6 +53,5 @@ int main(int argc, char** argv) {
   tessera::cli::add_commands(*app);
   // Another rank prints what all have found only where rank 0 did not end the job, and so does not
   // have it.
-  return tessera::cli::run_app(
-      *app, argc, argv, [] { tessera::diagnostics::let_rank_zero_speak(); });
+  return tessera::cli::run_app(*app, argc, argv, tessera::diagnostics::speaks_for_all);
 }

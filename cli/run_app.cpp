@@ -69,7 +69,7 @@ void add_commands(CLI::App& app) {
   }
 }
 
-int run_app(CLI::App& app, int argc, char** argv, const std::function<void()>& before_agreed) {
+int run_app(CLI::App& app, int argc, char** argv, const std::function<bool()>& speaks) {
   try {
     app.parse(argc, argv);
     return printed(0);
@@ -89,12 +89,14 @@ int run_app(CLI::App& app, int argc, char** argv, const std::function<void()>& b
     return kWrongUsageStatus;
   } catch (const ConfigError& error) {
     // Wrong input is wrong on every rank alike.
-    before_agreed();
-    say(error);
+    if (speaks()) {
+      say(error);
+    }
     return kWrongUsageStatus;
   } catch (const AgreedError& error) {
-    before_agreed();
-    say(error);
+    if (speaks()) {
+      say(error);
+    }
     return 1;
   } catch (const Error& error) {
     say(error);

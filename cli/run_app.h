@@ -15,11 +15,12 @@ std::unique_ptr<CLI::App> make_app();
 void add_commands(CLI::App& app);
 
 /// Runs what the arguments say. Returns the exit status of the process, after one message for an
-/// error. `before_agreed` is called before the message of an error that every rank has found alike.
+/// error. `speaks` is asked before the message of an error that every rank has found alike: whether
+/// this one prints it.
 int run_app(
     CLI::App& app,
     int argc,
     char** argv,
-    const std::function<void()>& before_agreed = [] {});
+    const std::function<bool()>& speaks = [] { return true; });
 
 } // namespace tessera::cli

@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 #include <typeinfo>
+#include <utility>
 
 #include <unistd.h>
 
@@ -30,8 +31,11 @@ constexpr int kWrongConfigurationStatus = 2;
 constexpr std::chrono::seconds kPatience{3};
 // Rank 0 may still be loading its libraries on a busy host.
 constexpr std::chrono::seconds kRankZeroSpeaks{10};
+// Where ranks hear of each other, MPI has started, and they find the error at about the same time.
+constexpr std::chrono::seconds kRankZeroTells{4};
 
 Reporter g_reporter;
+RankZeroNews g_news;
 
 /// Returns the text, with the type of the exception where a text like "map::at" explains little.
 std::string described(const std::exception_ptr& error) {
@@ -134,10 +138,22 @@ Reporter Reporter::of_environment() {
   return {rank, rank == 0};
 }
 
-void let_rank_zero_speak() {
-  if (rank_of_environment() != 0) {
-    std::this_thread::sleep_for(kRankZeroSpeaks);
+void set_rank_zero_news(RankZeroNews news) {
+  g_news = std::move(news);
+}
+
+bool speaks_for_all() {
+  if (rank_of_environment() == 0) {
+    if (g_news.tell) {
+      g_news.tell();
+    }
+    return true;
   }
+  if (g_news.heard) {
+    return !g_news.heard(kRankZeroTells);
+  }
+  std::this_thread::sleep_for(kRankZeroSpeaks);
+  return true;
 }
 
 void report_uncaught_errors(const Reporter& reporter) {

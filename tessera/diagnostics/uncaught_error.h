@@ -1,5 +1,8 @@
 #pragma once
 
+#include <chrono>
+#include <functional>
+
 namespace tessera::diagnostics {
 
 /// Who this process is, for the report of an error that nobody catches.
@@ -25,14 +28,22 @@ struct Reporter {
 /// reporter. Not collective. Threads: step thread only.
 void report_uncaught_errors(const Reporter& reporter);
 
-/// Called by a process that is about to end because of an error that every rank
-/// has found alike: rank 0 alone prints it, and the launcher brings down a job
-/// as soon as one process fails, so a rank that ended first could end the job
-/// before rank 0 has spoken. Rank 0 returns at once; any other rank returns after
-/// ten seconds, in which it is brought down where rank 0 found the error too.
-/// What still runs then has the error for itself and must print it.
-/// The rank is the one that the launcher put into the environment. Not
-/// collective. Threads: any.
-void let_rank_zero_speak();
+/// How ranks hear that rank 0 reports an error.
+struct RankZeroNews {
+  std::function<void()> tell; // rank 0; must not block
+  /// Returns whether rank 0 has told, as soon as it has or when the time is over.
+  std::function<bool(std::chrono::milliseconds)> heard;
+};
+/// From now on ranks hear of each other by this. Not collective. Threads: the main thread.
+void set_rank_zero_news(RankZeroNews news);
+
+/// Called by a process that is about to end because of an error that every rank has found alike:
+/// rank 0 alone prints it. Returns whether this rank has to print: rank 0 returns true at once and
+/// tells the others, which return false when they hear that, so that all end together. A rank that
+/// hears nothing for four seconds has the error for itself and returns true; until MPI has started
+/// nothing is heard, and the others wait ten seconds, in which the launcher brings them down when
+/// rank 0 ends. The rank is the one
+/// that the launcher put into the environment. Not collective. Threads: any.
+bool speaks_for_all();
 
 } // namespace tessera::diagnostics

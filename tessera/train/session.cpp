@@ -75,8 +75,9 @@ void check(const Config& config, const comm::World& world) {
     config::check_world(config, world.size());
   } catch (const ConfigError& error) {
     // Where only this rank's configuration is wrong, this rank has to say so.
-    diagnostics::let_rank_zero_speak();
-    std::fprintf(stderr, "%s\n", error.what());
+    if (diagnostics::speaks_for_all()) {
+      std::fprintf(stderr, "%s\n", error.what());
+    }
     throw ReportedConfigError(error.what());
   }
 }

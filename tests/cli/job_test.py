@@ -261,6 +261,15 @@ with tempfile.TemporaryDirectory() as work:
     assert "decides it on the ranks" in check(
         changed(strategy="auto", parallel={"microbatches": 1}))
 
+    # What all ranks find, before and behind their first exchange, one says, and all end together.
+    with open("world.json", "w", encoding="utf-8") as file:
+        json.dump(BASE, file)
+    with open("folder.json", "w", encoding="utf-8") as file:
+        json.dump(changed(parallel={"ddp": True}, data={"directory": "missing"}), file)
+    for job, words in (("world.json", "ddp is false"), ("folder.json", "missing")):
+        said = run(PROGRAM, "launch", "-n", "2", "--", PROGRAM, "train", job, status=2)
+        assert said.count(words) == 1 and "still ran" not in said, said
+
     # What a run writes: the job as it ran, and a config.json that transformers loads.
     trained = changed(checkpoint={"directory": "saved", "full": True},
                       model={"options": {"dropout": 0.25, "n_inner": 100}})

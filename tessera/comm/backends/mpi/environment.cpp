@@ -1,15 +1,18 @@
 #include "tessera/comm/backends/mpi/environment.h"
 
 #include <array>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 #include <mpi.h>
 #include <unistd.h>
 
 #include "tessera/comm/backends/mpi/check.h"
+#include "tessera/diagnostics/uncaught_error.h"
 
 namespace tessera::comm::mpi {
 
@@ -52,6 +55,36 @@ void finalize_at_exit(int status, void*) {
   ::alarm(0);
 }
 
+// By which rank 0 tells the others that it reports an error; MPI_COMM_NULL before MPI has started.
+MPI_Comm g_news = MPI_COMM_NULL;
+
+void tell_of_report() {
+  if (!mpi_is_running()) {
+    return;
+  }
+  int size = 0;
+  MPI_Comm_size(g_news, &size);
+  for (int rank = 1; rank < size; ++rank) {
+    MPI_Request request = MPI_REQUEST_NULL; // of no bytes; nobody has to receive it
+    MPI_Isend(nullptr, 0, MPI_BYTE, rank, 0, g_news, &request);
+    MPI_Request_free(&request);
+  }
+}
+
+bool heard_of_report(std::chrono::milliseconds patience) {
+  const auto until = std::chrono::steady_clock::now() + patience;
+  while (mpi_is_running() && std::chrono::steady_clock::now() < until) {
+    int there = 0;
+    MPI_Iprobe(0, 0, g_news, &there, MPI_STATUS_IGNORE);
+    if (there != 0) {
+      MPI_Recv(nullptr, 0, MPI_BYTE, 0, 0, g_news, MPI_STATUS_IGNORE);
+      return true;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
 // Open MPI puts long messages over TCP in parts that the receiver asks for, and what it asks waits
 // behind the data that it sends itself: two ranks that send each other 2 MiB at once got half of a
 // line's bandwidth. Sent without being asked for, they get nine tenths. Settings of the user are
@@ -81,6 +114,10 @@ void start_mpi() {
             MPI_THREAD_MULTIPLE,
             ") is needed; initialise it with MPI_Init_thread and that level, or "
             "use an MPI built with thread support"));
+  }
+  if (g_news == MPI_COMM_NULL) {
+    check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &g_news), "MPI_Comm_dup");
+    diagnostics::set_rank_zero_news({tell_of_report, heard_of_report});
   }
 }
 
