@@ -250,6 +250,9 @@ void Trainer::build_optimizer() {
         parameters,
         torch::optim::SGDOptions(rate).momentum(asked.momentum).weight_decay(asked.weight_decay));
   }
+  for (const auto& group : made->param_groups()) {
+    asked_options_.push_back(group.options().clone());
+  }
   LossScaleOptions loss_scale;
   if (job_.precision == "fp16") {
     loss_scale = {.dynamic_loss_scale = true, .dynamic_loss_args = job_.loss_scale};
@@ -362,8 +365,12 @@ double Trainer::train_step(std::int64_t number) {
   if (!judge_update(number, loss)) {
     return loss;
   }
-  // Here, not before: a checkpoint that is loaded with the first step's
-  // partition brings the rate of its own time.
+  // Here, not before: a checkpoint that is loaded with the first step's partition brings the options
+  // and the rate of its own time.
+  for (std::size_t i = 0; i < asked_options_.size(); ++i) {
+    optimizer_->inner().param_groups().at(i).set_options(std::move(asked_options_[i]));
+  }
+  asked_options_.clear();
   optim::set_learning_rate(optimizer_->inner(), learning_rate(number));
   optimizer_->step();
   return loss;

@@ -125,6 +125,8 @@ class Trainer {
   std::string start_warning_; // of its weights
   std::optional<Model> distributed_;
   std::optional<DistributedOptimizer> optimizer_;
+  /// The job's options of its groups, until the first update has taken them.
+  std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> asked_options_;
   std::optional<BackgroundSave> saving_;
   std::vector<data::MixturePart> folders_;
   std::vector<data::TokenDataset> train_data_; // of each folder

@@ -62,7 +62,7 @@ std::optional<random::Stream> stream_of(const StepWork& work, const Fields& requ
   }
   return random::Stream{
       work.random_layout,
-      work.step,
+      work.draws,
       request.microbatch,
       request.random_samples,
       request.random_used};

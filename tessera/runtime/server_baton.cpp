@@ -144,7 +144,7 @@ std::shared_ptr<Task> Server::begin(const Choice& choice) {
   }
   step_->tasks.remove(task);
   if (!choice.resumes() && context_.random_streams && step_->script_stream == nullptr) {
-    task->random = RandomState::seeded(stream_seed(context_.seed, step_->work.step, task->id));
+    task->random = RandomState::seeded(stream_seed(context_.seed, step_->work.draws, task->id));
   }
   if (starts && context_.keeper != nullptr) {
     context_.keeper->task_begins(

@@ -58,9 +58,10 @@ struct ServerContext {
 
 /// What to do in one step.
 struct StepWork {
-  /// The training's step: it seeds the random streams and names events. It may decrease when an
-  /// older checkpoint is loaded.
+  /// The training's step: it names events. It may decrease when an older checkpoint is loaded.
   std::int64_t step = 0;
+  /// Seeds the random streams (train::StepNumbers).
+  std::int64_t draws = 0;
   /// It rises with every step that the transport sees, and is equal on all ranks. It identifies
   /// messages that arrive late, from a step that failed.
   std::int64_t serial = 0;

@@ -144,7 +144,7 @@ std::unique_ptr<checkpoint::PendingSave> begin_save(
     subject.buffers.clear(); // replicas have the same
   }
   return std::make_unique<checkpoint::PendingSave>(
-      engine.context(), subject, engine.step_number(), directory, tag, options, writes);
+      engine.context(), subject, engine.steps_learnt(), directory, tag, options, writes);
 }
 
 Saved save_checkpoint(
@@ -326,7 +326,7 @@ std::optional<Loaded> load_checkpoint(
     return std::nullopt;
   }
   if (options.progress) {
-    engine.set_step_number(opened->steps);
+    engine.set_steps_learnt(opened->steps);
   }
   const Loaded loaded = opened->loaded;
   if (!model.partitioned() && load_whole(model, optimizer, *opened, options)) {

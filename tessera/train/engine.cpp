@@ -190,7 +190,8 @@ std::vector<c10::IValue> StepEngine::run_step(const StepCall& call, const StepFu
       }
       return result;
     };
-    results = runner().run({call, step_, modes_of_models(), each, settings});
+    results = runner().run(
+        {call, step_, numbers_.draws(learns(call)), modes_of_models(), each, settings});
   } catch (const UserError& error) {
     failure = error.what();
     abandon_collectives(*failure);
@@ -386,6 +387,14 @@ void StepEngine::warn_of_shared_members(const std::set<std::string>& found, int 
       "result; where a forward reads what it has set itself, write \"active_microbatches\": 1; "
       "where calls carry it on to later ones (a cache of generated text), make all of these calls "
       "in one step function and write \"active_microbatches\": 1"));
+}
+
+// Whether the step may change weights, as far as is known before it runs.
+bool StepEngine::learns(const StepCall& call) const {
+  return !call.forward_only && at::GradMode::is_enabled() &&
+         std::any_of(models().begin(), models().end(), [](const ModelCore* model) {
+           return model->partitioned() && model->root()->is_training();
+         });
 }
 
 std::string StepEngine::training_modes() const {

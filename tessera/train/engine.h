@@ -20,6 +20,7 @@
 #include "tessera/tracer/member_changes.h"
 #include "tessera/tracer/trace.h"
 #include "tessera/train/step_call.h"
+#include "tessera/train/step_numbers.h"
 
 namespace tessera::train {
 
@@ -84,9 +85,14 @@ class StepEngine : public std::enable_shared_from_this<StepEngine> {
   std::int64_t step_number() const {
     return step_;
   }
-  /// For a resumed run: random streams go on where they were.
-  void set_step_number(std::int64_t step) {
-    step_ = step;
+  /// Returns the number of steps that learnt, which a checkpoint keeps.
+  std::int64_t steps_learnt() const {
+    return numbers_.learnt();
+  }
+  /// For a resumed run: steps and random streams go on where they were.
+  void set_steps_learnt(std::int64_t steps) {
+    step_ = steps;
+    numbers_.set_learnt(steps);
   }
 
  private:
@@ -121,6 +127,7 @@ class StepEngine : public std::enable_shared_from_this<StepEngine> {
       const StepCall& call,
       const StepFunction& run);
 
+  bool learns(const StepCall& call) const;
   std::string training_modes() const;
   std::string modes_of_models() const;
   /// Before the first step of a kind whose microbatches take turns.
@@ -149,6 +156,7 @@ class StepEngine : public std::enable_shared_from_this<StepEngine> {
   std::set<std::string> known_state_; // on rank 0: modules that a trace saw keep something
   std::set<std::string> watched_; // kinds of steps
   std::int64_t step_ = 0;
+  StepNumbers numbers_;
   bool& in_step_ = models_->running().inside;
   std::set<const ModelCore*> asked_; // for a backward in this step
   bool& tracing_ = models_->running().tracing;

@@ -358,7 +358,8 @@ std::vector<tracer::RunTrace> StepEngine::trace_on_pipeline(
     const KeptBuffers buffers(this->models());
     const TracingFlag flag(tracing_, in_step_);
     try {
-      runner().run({call, step_, "", first_only, /*settings=*/{}, /*tracing=*/true});
+      runner().run(
+          {call, step_, numbers_.learnt(), "", first_only, /*settings=*/{}, /*tracing=*/true});
     } catch (const UserError& error) {
       problem = error.what();
       abandon_collectives(*problem);

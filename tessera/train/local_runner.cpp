@@ -69,7 +69,7 @@ std::vector<c10::IValue> LocalRunner::run(const Work& work) {
   for (int i = 0; i < work.call.microbatches; ++i) {
     if (!one_stream) { // the streams that a server would use
       RandomState::seeded(
-          runtime::stream_seed(random_seed(context_), work.step, runtime::step_function_id(i)))
+          runtime::stream_seed(random_seed(context_), work.draws, runtime::step_function_id(i)))
           .restore();
     }
     results.push_back(run_microbatch(work, i));
@@ -93,7 +93,7 @@ c10::IValue LocalRunner::run_microbatch(const Work& work, int microbatch) {
   const bool by_place = context_.random_layout != nullptr && !work.tracing;
   const random::OtherNumbersWatch other_numbers(by_place);
   const random::StreamScope stream(
-      by_place ? std::optional(random::Stream{context_.random_layout, work.step, microbatch})
+      by_place ? std::optional(random::Stream{context_.random_layout, work.draws, microbatch})
                : std::nullopt);
   if (context_.offloader != nullptr) {
     context_.offloader->task_begins({microbatch, false});

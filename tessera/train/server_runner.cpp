@@ -101,6 +101,7 @@ std::vector<c10::IValue> ServerRunner::run(const Work& given) {
   }
   runtime::StepWork work;
   work.step = given.step;
+  work.draws = given.draws;
   work.serial = ++steps_run_;
   work.microbatches = given.call.microbatches;
   work.run = given.run;

@@ -24,6 +24,7 @@ class StepRunner {
   struct Work {
     StepCall call;
     std::int64_t step = 0;
+    std::int64_t draws = 0; // StepNumbers::draws
     /// Which models there are, in which modes, with which parameters frozen: a recorded step holds
     /// for these.
     std::string models;

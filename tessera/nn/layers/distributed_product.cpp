@@ -266,7 +266,7 @@ struct ProductNode : Function<ProductNode> {
     scope.saves({operand});
     save_node_data(context, call);
     return recompute::product([&] {
-      return result_of(call->value, operand, weight, bias.has_value() ? *bias : at::Tensor());
+      return result_of(call->value, operand, weight, call->value.has_bias ? *bias : at::Tensor());
     });
   }
 
@@ -334,7 +334,10 @@ at::Tensor distributed_product(
     given = cast(bias);
   }
   return ProductNode::apply(
-      cast(x), cast(weight), given, node_data(ProductCall{parallel, plan, bias.defined()}));
+      cast(x),
+      cast(weight),
+      given,
+      node_data(ProductCall{parallel, plan, bias.defined() && bias.numel() > 0}));
 }
 
 } // namespace tessera::nn

@@ -50,7 +50,8 @@ struct ProductPlan {
 };
 
 /// Shapes: x of two dimensions as `operand` says, weight_Oi or weight_oI, bias
-/// undefined or as wide as what it is added to -> y of two dimensions.
+/// undefined or as wide as what it is added to -> y of two dimensions. A bias without elements
+/// stands for one that another rank has: nothing is added, and y needs a gradient where it does.
 /// Collective over the TP_GROUP, in forward and in backward. Threads: those
 /// that run user code.
 /// Cost: keeps the operand of the product for the backward, nothing else.

@@ -5,9 +5,11 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/process_group.h"
 #include "tessera/nn/layers/distributed_product.h"
 #include "tessera/nn/layers/placement.h"
 #include "tessera/nn/parallel/parameter_creation.h"
+#include "tessera/nn/parallel/skipped.h"
 
 namespace tessera::nn {
 
@@ -53,6 +55,29 @@ void DistributedLinearImpl::create_on_mesh(const ParameterCreationScope& create)
   }
 }
 
+at::Tensor DistributedLinearImpl::bias_of_product(
+    const TensorParallel& parallel,
+    const at::Tensor& x) const {
+  const bool shapes_only = parallel.shapes_only;
+  if (!options.bias || parallel.size() == 1 || weight.requires_grad() || x.requires_grad() ||
+      (!shapes_only && !at::GradMode::is_enabled())) {
+    return bias;
+  }
+  const at::Tensor trained = at::zeros({1}, at::kLong);
+  if (parallel.rank() == 0) {
+    trained.fill_(static_cast<std::int64_t>(bias.requires_grad()));
+  }
+  if (shapes_only) {
+    tell_skipped("broadcast", parallel.size(), trained, false);
+    return bias;
+  }
+  parallel.group->broadcast(trained, 0);
+  if (parallel.rank() == 0 || trained.item<std::int64_t>() == 0) {
+    return bias;
+  }
+  return at::empty({0}, weight.options()).requires_grad_();
+}
+
 at::Tensor DistributedLinearImpl::forward(const at::Tensor& x) {
   const ForwardScope present(*this);
   if (x.dim() == 0 || x.size(-1) != options.in_features) {
@@ -73,6 +98,7 @@ at::Tensor DistributedLinearImpl::forward(const at::Tensor& x) {
   std::vector<std::int64_t> sizes = x.sizes().vec();
   sizes.back() = options.out_features;
   at::Tensor rows = x.reshape({-1, options.in_features});
+  const at::Tensor added = bias_of_product(parallel, x);
   ProductPlan plan;
   plan.bias_inside = true;
   if (parallel.prescaled_batch) {
@@ -85,7 +111,7 @@ at::Tensor DistributedLinearImpl::forward(const at::Tensor& x) {
     plan.rows = exchange_length(parallel, rows.size(0));
   }
   // No view for autograd: a script may change what a layer returns in place.
-  return at::_unsafe_view(distributed_product(parallel, plan, rows, weight, bias), sizes);
+  return at::_unsafe_view(distributed_product(parallel, plan, rows, weight, added), sizes);
 }
 
 } // namespace tessera::nn

@@ -44,6 +44,10 @@ class DistributedLinearImpl : public DistributedModule {
   at::Tensor bias;
 
  private:
+  /// Returns what stands for the bias in the product. Where nothing else of it is trained, only
+  /// rank 0 knows whether the bias is, and ranks that disagree would wait for each other in the
+  /// backward: it tells the others, in one broadcast of eight bytes.
+  at::Tensor bias_of_product(const TensorParallel& parallel, const at::Tensor& x) const;
   summa::LinearLayout layout_on_mesh() const;
   void create_on_mesh(const ParameterCreationScope& create);
 

@@ -1,4 +1,6 @@
 // Custom and built-in modules trained together; the norm of all gradients.
+#include <set>
+
 #include "tests/mpi/tensor_parallel/support.h"
 
 namespace tessera::testing {
@@ -123,6 +125,79 @@ TEST(TensorParallelTraining, GradientsThatAreKeptStayWhatTheyAre) {
         if (state.contains(item.key())) {
           EXPECT_LE(relative_error(state.at(item.key()), item.value().detach()), 1e-5)
               << item.key() << ", pp " << layout.pp << ", tp " << layout.tp << ", " << prescaled;
+        }
+      }
+    }
+  }
+}
+
+struct TwoLinearImpl : torch::nn::Module {
+  TwoLinearImpl() {
+    const tensor_parallelism marked;
+    a = register_module("a", nn::Linear(6, 12));
+    b = register_module("b", nn::Linear(12, 4));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    return b(torch::tanh(a(x)));
+  }
+  nn::Linear a{nullptr};
+  nn::Linear b{nullptr};
+};
+TESSERA_MODULE(TwoLinear);
+
+// A bias is on one rank of the group, which alone knows whether it is trained when all else is
+// frozen, and the others have to take part in its backward.
+TEST(TensorParallelTraining, ParametersFrozenBetweenSteps) {
+  const auto freeze = [](torch::nn::Module& net, const std::set<std::string>& names, bool freezes) {
+    for (auto& item : net.named_parameters()) {
+      if (names.count(item.key()) != 0) {
+        item.value().set_requires_grad(!freezes);
+      }
+    }
+  };
+  const auto batch_of = [](int step) {
+    torch::manual_seed(800 + step);
+    return Batch{torch::randn({16, 6}), torch::randn({16, 4})};
+  };
+  const std::vector<std::set<std::string>> frozen = {
+      {"a.weight"}, {"a.weight", "b.weight"}, {"a.weight", "a.bias"}, {"a.weight", "b.bias"}};
+  for (const std::set<std::string>& names : frozen) {
+    torch::manual_seed(7);
+    TwoLinear plain;
+    torch::optim::SGD reference(plain->parameters(), torch::optim::SGDOptions(0.1));
+    for (int i = 0; i < 6; ++i) {
+      freeze(*plain, names, i == 1 || i == 2 || i == 5);
+      const Batch batch = batch_of(i);
+      reference.zero_grad();
+      torch::mse_loss(plain(batch.x), batch.y).backward();
+      reference.step();
+    }
+    for (const Layout& layout : layouts_of_world()) {
+      for (const bool prescaled : {false, true}) {
+        init(tp_config(layout.pp, layout.tp, prescaled));
+        const Ended ended;
+        torch::manual_seed(7);
+        DistributedModel model{TwoLinear()};
+        DistributedOptimizer optimizer(
+            torch::optim::SGD(model.parameters(), torch::optim::SGDOptions(0.1)));
+        auto train_step = tessera::step([&](torch::Tensor x, torch::Tensor y) {
+          auto loss = torch::mse_loss(model(x), y);
+          model.backward(loss);
+          return loss;
+        });
+        for (int i = 0; i < 6; ++i) {
+          freeze(*model.net(), names, i == 1 || i == 2 || i == 5);
+          const Batch mine = mine_of(batch_of(i));
+          optimizer.zero_grad();
+          train_step(mine.x, mine.y);
+          optimizer.step();
+        }
+        const TensorMap state = model.state_dict();
+        for (const auto& item : plain->named_parameters()) {
+          if (state.contains(item.key())) {
+            EXPECT_LE(relative_error(state.at(item.key()), item.value().detach()), 1e-5)
+                << item.key() << ", pp " << layout.pp << ", tp " << layout.tp << ", " << prescaled;
+          }
         }
       }
     }

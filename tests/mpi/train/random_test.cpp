@@ -80,7 +80,7 @@ TEST(Random, TheScriptsGeneratorGoesOnUntouched) {
       EXPECT_TRUE(i == dp_rank() || !all[i].equal(one));
     }
     // A resumed run goes on with the numbers of its step.
-    train::engine().set_step_number(0);
+    train::engine().set_steps_learnt(0);
     EXPECT_TRUE(forward(x).concat().equal(one));
   }
 }
