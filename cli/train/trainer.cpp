@@ -365,8 +365,8 @@ double Trainer::train_step(std::int64_t number) {
   if (!judge_update(number, loss)) {
     return loss;
   }
-  // Here, not before: a checkpoint that is loaded with the first step's partition brings the options
-  // and the rate of its own time.
+  // Here, not before: a checkpoint that is loaded with the first step's partition brings the
+  // options and the rate of its own time.
   for (std::size_t i = 0; i < asked_options_.size(); ++i) {
     optimizer_->inner().param_groups().at(i).set_options(std::move(asked_options_[i]));
   }

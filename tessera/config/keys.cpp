@@ -222,7 +222,8 @@ std::vector<Key> tracing_keys() {
            .field = &Config::allow_ranks_without_parameters,
            .source = kOwn,
            .description = "A model of which some pipeline rank would own no parameter is trained "
-                          "all the same; without it that is an error."},
+                          "all the same; without it that is an error, and with auto_partition "
+                          "false a warning."},
           {.name = "trace_device",
            .field = &Config::trace_device,
            .source = "documentation, DistributedModel",

@@ -18,9 +18,10 @@ bool has_version(const at::Tensor& tensor) {
 } // namespace
 
 ModelState::ModelState(torch::nn::Module& root, const std::vector<at::Device>& devices) {
-  for (const at::Tensor& buffer : root.buffers()) {
+  for (const auto& item : root.named_buffers()) {
+    const at::Tensor& buffer = item.value();
     if (buffer.defined() && !buffer.is_meta()) {
-      buffers_.emplace_back(buffer, buffer.detach().clone());
+      buffers_.push_back({item.key(), buffer, buffer.detach().clone()});
     }
   }
   for (const auto& parameter : root.named_parameters()) {
@@ -43,7 +44,7 @@ ModelState::ModelState(torch::nn::Module& root, const std::vector<at::Device>& d
 ModelState::~ModelState() {
   const at::NoGradGuard no_grad;
   // All buffers are restored, because batch norm's kernel does not increase the version counter.
-  for (auto& [buffer, saved] : buffers_) {
+  for (auto& [name, buffer, saved] : buffers_) {
     if (buffer.sizes() != saved.sizes()) {
       buffer.resize_(saved.sizes()); // the forward may have resized it
     }
@@ -65,6 +66,17 @@ void ModelState::check_parameters() const {
               "skip_tracing: true"));
     }
   }
+}
+
+std::vector<std::string> ModelState::changed_buffers() const {
+  std::vector<std::string> names;
+  for (const auto& [name, buffer, saved] : buffers_) {
+    if (at::isFloatingType(buffer.scalar_type()) &&
+        (buffer.sizes() != saved.sizes() || !at::equal(buffer.detach(), saved))) {
+      names.push_back(name);
+    }
+  }
+  return names;
 }
 
 } // namespace tessera::tracer

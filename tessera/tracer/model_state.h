@@ -24,13 +24,21 @@ class ModelState {
   /// Throws: ConfigError that names a parameter that was changed in place.
   void check_parameters() const;
 
+  /// Returns the names of buffers of floating-point numbers that are no longer what they were.
+  std::vector<std::string> changed_buffers() const;
+
  private:
   struct Parameter {
     std::string name;
     at::Tensor tensor;
     std::int64_t version;
   };
-  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_; // tensor, copy
+  struct Buffer {
+    std::string name;
+    at::Tensor tensor;
+    at::Tensor saved; // a copy
+  };
+  std::vector<Buffer> buffers_;
   std::vector<Parameter> parameters_;
   std::vector<std::pair<at::Generator, at::Tensor>> generators_;
 };

@@ -145,6 +145,7 @@ RunTrace trace_one(
     recorder.finish(recorder.seconds_since(start));
   }
   state.check_parameters();
+  result.changed_buffers = state.changed_buffers();
   result.graph = std::move(parts.graph);
   return result;
 }

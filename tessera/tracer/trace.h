@@ -59,6 +59,8 @@ struct RunTrace {
   /// The modules that keep state in a member which is no registered buffer, for messages:
   /// "'encoder.cell' (Cell)". Interleaved microbatches would share that state.
   std::vector<std::string> keeps_state = {};
+  /// Names of the model's buffers of floating-point numbers that the run changed.
+  std::vector<std::string> changed_buffers = {};
   /// Members of a module that the step function or other modules read. These must run on the
   /// module's own rank.
   std::vector<MemberRead> member_reads = {};

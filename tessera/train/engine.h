@@ -113,6 +113,7 @@ class StepEngine : public std::enable_shared_from_this<StepEngine> {
       const StepCall& call,
       const StepFunction& run,
       bool served);
+  void warn_of_shared_buffers(const tracer::RunTrace& trace) const;
   bool microbatches_share_state(const std::vector<tracer::RunTrace>& traces) const;
   void place(const std::vector<ModelCore*>& models, const std::vector<std::string>& plans);
   std::vector<std::string> agree(const std::function<std::vector<std::string>(bool&)>& decide);

@@ -175,6 +175,43 @@ bool StepEngine::microbatches_share_state(const std::vector<tracer::RunTrace>& t
   return true;
 }
 
+// Calls of one microbatch are in order, and those of others come in between.
+void StepEngine::warn_of_shared_buffers(const tracer::RunTrace& trace) const {
+  const plans::Plan configured = plans::plan_from_config(context_.config, context_.world->size());
+  if (context_.config.pipeline_parallel_degree == 1 || context_.config.reproducible ||
+      configured.microbatches == 1 || plans::runs_one_at_a_time(configured)) {
+    return;
+  }
+  for (const std::string& buffer : trace.changed_buffers) {
+    // Statistics of a batch norm, which no training reads.
+    if (buffer.ends_with("running_mean") || buffer.ends_with("running_var")) {
+      continue;
+    }
+    const graph::Module* holder = nullptr; // the innermost that can be on a rank of its own
+    for (const graph::Module& module : trace.graph.modules) {
+      const bool holds = module.path.empty() || buffer.starts_with(module.path + ".");
+      if (holds && (holder == nullptr || module.path.size() > holder->path.size())) {
+        holder = &module;
+      }
+    }
+    if (holder != nullptr && holder->calls > 1) {
+      log::warning(
+          str("the forward of '",
+              holder->path,
+              "' (",
+              holder->type,
+              ") changes its buffer '",
+              buffer,
+              "' and runs ",
+              holder->calls,
+              " times for a microbatch: calls of other microbatches come in between, so what it "
+              "reads there is not what one process reads. Write \"reproducible\": true, which "
+              "keeps buffers in the order of microbatches, or \"active_microbatches\": 1"));
+      return;
+    }
+  }
+}
+
 // `served`: some model is on several ranks already.
 void StepEngine::trace_and_place(
     const std::vector<ModelCore*>& models,
@@ -206,6 +243,9 @@ void StepEngine::trace_and_place(
           const bool shares_state = microbatches_share_state(traces);
           std::vector<std::string> plans(models.size());
           for (std::size_t i = 0; i < models.size(); ++i) {
+            if (!shares_state) {
+              warn_of_shared_buffers(traces[i]);
+            }
             if (traces[i].called || called_.contains(models[i])) {
               plans::Plan plan = models[i]->decide(std::move(traces[i].graph), models_->single());
               tracer::check_member_reads(traces[i].member_reads, plan.partition);

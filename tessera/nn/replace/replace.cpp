@@ -362,15 +362,18 @@ class Replacing {
         continue;
       }
       const ReplacedModule* inside = replaced_around(path);
-      throw ConfigError(
-          str("tensor_parallel_degree_of, \"",
-              path,
-              inside != nullptr
-                  ? str("\": it lies inside of \"",
-                        inside->path,
-                        "\", in whose place one distributed module comes; write that path")
-                  : "\": no module of this path is marked for tensor parallelism" +
-                        what_to_write(path)));
+      throw ConfigError(str(
+          "tensor_parallel_degree_of, \"",
+          path,
+          inside != nullptr && inside->path.empty()
+              ? "\": one distributed module comes in place of the whole model, as on a mesh, so "
+                "no part of it can stay whole; leave the key out"
+          : inside != nullptr
+              ? str("\": it lies inside of \"",
+                    inside->path,
+                    "\", in whose place one distributed module comes; write that path")
+              : "\": no module of this path is marked for tensor parallelism" +
+                    what_to_write(path)));
     }
   }
 

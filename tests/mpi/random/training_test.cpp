@@ -1,6 +1,8 @@
 // GPT with dropout: first weights to the bit and losses within rounding, for every layout.
 #include <algorithm>
 
+#include "tessera/train/step_numbers.h"
+
 #include "tests/mpi/random/support.h"
 #include "tests/support/uneven_gpt.h"
 
@@ -50,8 +52,9 @@ Run plain() {
     }
   }
   torch::optim::SGD optimizer(parameters, 0.1);
+  train::StepNumbers numbers;
   for (int step = 0; step < kSteps; ++step) {
-    const random::StreamScope scope(plain_stream(step));
+    const random::StreamScope scope(plain_stream(numbers.draws(/*learns=*/step > 0)));
     const Batch batch = tokens_of(step);
     if (step == 0) {
       const torch::NoGradGuard no_grad;

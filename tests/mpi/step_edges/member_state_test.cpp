@@ -299,6 +299,59 @@ TEST(MemberState, StateThatNoTraceHasShownIsWarnedOf) {
   EXPECT_FALSE(warns(said_by<Writes>(untraced)));
 }
 
+/// Estimates a norm from call to call, as spectral normalisation does.
+struct EstimatesImpl : torch::nn::Module {
+  EstimatesImpl() {
+    linear = register_module("linear", torch::nn::Linear(kWidth, kWidth));
+    norm = register_buffer("norm", torch::ones({1}));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    norm.copy_(0.9 * norm + 0.1 * x.detach().abs().mean());
+    return linear->forward(x / norm.clone()); // another call changes it before the backward
+  }
+  torch::nn::Linear linear{nullptr};
+  torch::Tensor norm;
+};
+TESSERA_MODULE(Estimates);
+
+template <int kCalls>
+struct EstimatingImpl : LayersImpl {
+  EstimatingImpl() {
+    register_module("estimates", estimates);
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    torch::Tensor y = run(x);
+    for (int i = 0; i < kCalls; ++i) {
+      y = estimates->forward(y);
+    }
+    return y;
+  }
+  Estimates estimates;
+};
+using EstimatingOnceImpl = EstimatingImpl<1>;
+using EstimatingTwiceImpl = EstimatingImpl<2>;
+TESSERA_MODULE(EstimatingOnce);
+TESSERA_MODULE(EstimatingTwice);
+
+TEST(MemberState, ABufferThatCallsOfOtherMicrobatchesChangeInBetweenIsWarnedOf) {
+  if (world_size() == 1) {
+    return;
+  }
+  const auto warns = [](const std::string& text) {
+    return text.find("'estimates' (Estimates) changes its buffer 'estimates.norm'") !=
+           std::string::npos;
+  };
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  const std::string text = said_by<EstimatingTwice>(traced(2));
+  EXPECT_EQ(warns(text), rank == 0) << text;
+  EXPECT_FALSE(warns(said_by<EstimatingOnce>(traced(2))));
+  EXPECT_FALSE(warns(said_by<EstimatingTwice>(traced(1))));
+  Config in_order = traced(2);
+  in_order.reproducible = true;
+  EXPECT_FALSE(warns(said_by<EstimatingTwice>(in_order)));
+}
+
 TEST(MemberState, WhatTheTraceWritesIntoAMemberIsTakenBack) {
   if (world_size() == 1) {
     return;

@@ -120,6 +120,13 @@ TEST(Replacement, APartOfADividedModuleCannotStayWhole) {
   EXPECT_THAT(
       error_text<ConfigError>([&] { replaced(list.ptr(), {"0.part"}); }),
       HasSubstr("it lies inside of \"0\""));
+  const auto whole_model = [] {
+    const TensorParallelismScope marked;
+    return Scale(3);
+  };
+  EXPECT_THAT(
+      error_text<ConfigError>([&] { replaced(whole_model().ptr(), {"part"}); }),
+      HasSubstr("no part of it can stay whole"));
 }
 
 TEST(Replacement, CallsGoToTheStandIn) {
