@@ -195,6 +195,8 @@ function(tessera_add_mpi_test name)
     set(labels mpi ${ARG_LABELS})
     if(ranks IN_LIST ARG_SLOW_RANKS)
       list(APPEND labels slow)
+    elseif(ranks GREATER_EQUAL 8) # four on each of two cores
+      list(APPEND labels long)
     endif()
     add_test(NAME ${name}.${ranks}
       COMMAND ${TESSERA_MPIRUN} -n ${ranks} $<TARGET_FILE:${name}> ${ARG_ARGS})

@@ -70,6 +70,39 @@ double optimizer_bytes(const Job& job, double elements) {
   return moments + (has_masters(job) ? number * elements : 0);
 }
 
+// The gradients of divided parameters that a rank holds whole during a step (docs/sharding.md).
+class GradientBuckets {
+ public:
+  // Of a module; those that leave by themselves share no bucket.
+  void take(const graph::Parameter& parameter, std::size_t module, int sharers) {
+    constexpr std::int64_t kAlone = 262144; // elements
+    const auto bytes = static_cast<double>( // of f16 in f32
+        std::max<std::int64_t>(parameter.bytes, 4 * parameter.elements));
+    of_layer_ = module == layer_ ? of_layer_ + bytes : bytes;
+    layer_ = module;
+    largest_layer_ = std::max(largest_layer_, of_layer_);
+    if (parameter.elements >= kAlone && parameter.elements % sharers == 0) {
+      largest_alone_ = std::max(largest_alone_, bytes);
+    } else {
+      shared_ += bytes;
+    }
+  }
+  double most(const config::Config& config) const {
+    const double bucket =
+        std::min(sizeof(float) * static_cast<double>(config.sdp_reduce_bucket_size), shared_);
+    const double largest = std::max(bucket, largest_alone_);
+    // The bucket that fills, the layer whose backward runs, two that have left and their parts.
+    return bucket + largest_layer_ + 2 * largest * (1 + 1.0 / config.sharded_data_parallel_degree);
+  }
+
+ private:
+  double shared_ = 0;
+  double largest_alone_ = 0;
+  double largest_layer_ = 0;
+  std::size_t layer_ = 0; // the last that was taken
+  double of_layer_ = 0;
+};
+
 // Samples of one microbatch of a tensor-parallel group, whether its ranks bring
 // the same ones or each its own; of the replica that takes most.
 double microbatch_samples(const Job& job, const topology::Degrees& degrees) {
@@ -135,6 +168,7 @@ Forecast forecast(const Job& job, const models::Preset& preset, const topology::
     return result.stages[static_cast<std::size_t>(result.stage_of_module[module])];
   };
 
+  std::vector<GradientBuckets> buckets(result.stages.size());
   // A parameter that several modules hold is of one stage: they are one node.
   std::vector<bool> counted(part.graph.parameters.size(), false);
   for (std::size_t i = 0; i < part.graph.modules.size(); ++i) {
@@ -146,6 +180,10 @@ Forecast forecast(const Job& job, const models::Preset& preset, const topology::
       const graph::Parameter& parameter = part.graph.parameters[static_cast<std::size_t>(index)];
       // A rank keeps its share of a sharded parameter.
       const bool divided = parameter.elements >= job.parallel.sdp_param_persistence_threshold;
+      if (divided && job.parallel.sharded_data_parallel_degree > 1) {
+        buckets[static_cast<std::size_t>(result.stage_of_module[i])].take(
+            parameter, i, job.parallel.sharded_data_parallel_degree);
+      }
       const double share = divided ? 1.0 / job.parallel.sharded_data_parallel_degree : 1.0;
       const double bytes = share * static_cast<double>(parameter.bytes);
       const double elements = share * static_cast<double>(parameter.elements);
@@ -157,6 +195,9 @@ Forecast forecast(const Job& job, const models::Preset& preset, const topology::
       stage.gradients += summed + (has_masters(job) ? 4 * elements / sharers : 0);
       stage.optimizer += optimizer_bytes(job, elements) / sharers;
     }
+  }
+  for (std::size_t stage = 0; stage < buckets.size(); ++stage) {
+    result.stages[stage].gradients += buckets[stage].most(job.parallel);
   }
   const double microbatches =
       microbatch_samples(job, degrees) / part.samples * in_flight(job, degrees.pipeline);

@@ -34,7 +34,8 @@ struct Forecast {
 
 /// Traces the model without its weights and divides it as the first step would.
 ///
-/// Parameters, gradients and the optimizer's state follow from the shapes.
+/// Parameters, gradients and the optimizer's state follow from the shapes; with divided parameters
+/// gradients include the buckets of a step.
 /// Activations are the results of the operators that grow with the batch, once
 /// for each microbatch in flight: what a backward reads is among them, and some
 /// that is not, so it is an upper estimate.

@@ -238,6 +238,12 @@ with tempfile.TemporaryDirectory() as work:
     near(memory(data={"batch": 16})[0][3], 2 * activations, 0.2)
     near(memory(parallel={"microbatches": 4})[0][3], activations / 2, 0.2)
     near(memory("--ranks", "2", parallel={"ddp": True})[0][3], activations / 2, 0.2)
+    # Of divided parameters a half, and in a step the bucket that fills (all of them), the gradient of
+    # one layer, and two buckets that have left with the parts of them.
+    (shards,) = memory("--ranks", "2", parallel={
+        "ddp": True, "sharded_data_parallel_degree": 2, "sdp_param_persistence_threshold": 1})
+    near(shards[0], mib / 2)
+    assert 0.1 < shards[1] - (mib / 2 + mib + 3 * mib) < 0.2 * mib, (shards, mib)
     two = memory(parallel={"pipeline_parallel_degree": 2})
     assert len(two) == 2 and all(0.2 * mib < part[0] < 0.8 * mib for part in two), two
     near(sum(part[0] for part in two), mib, 0.15)

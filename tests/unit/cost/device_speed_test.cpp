@@ -67,6 +67,11 @@ TEST(DeviceSpeed, ProductsGoByTheirVolumeAndAtLeastAsMovesDo) {
   const double narrow = forward_of(product(1e6, 1, 1), speed);
   EXPECT_NEAR(narrow, 2e-3, 2e-4);
   EXPECT_THROW(pass_seconds(product(2, 2, 2), speed, Precision::kHalf), ConfigError);
+  // Both operands and the result are moved.
+  DeviceSpeed slow = speed;
+  slow.moves = {{1, 1e-8}, {1e6, 1e-2}};
+  EXPECT_NEAR(forward_of(product(1000, 1, 1000), slow), 1e-8 * 1'002'000 / 3, 1e-9);
+  EXPECT_NEAR(forward_of(product(1000, 1000, 1), slow), 1e-8 * 1'002'000 / 3, 1e-9);
 }
 
 TEST(DeviceSpeed, BackwardsAreTwoProductsAndNoNewRandomNumbers) {
