@@ -42,8 +42,8 @@ void set_rank_zero_news(RankZeroNews news);
 /// tells the others, which return false when they hear that, so that all end together. A rank that
 /// hears nothing for four seconds has the error for itself and returns true; until MPI has started
 /// nothing is heard, and the others wait ten seconds, in which the launcher brings them down when
-/// rank 0 ends. The rank is the one
-/// that the launcher put into the environment. Not collective. Threads: any.
+/// rank 0 ends. The rank is the one that the launcher put into the environment. Not collective.
+/// Threads: any.
 bool speaks_for_all();
 
 } // namespace tessera::diagnostics

@@ -95,6 +95,19 @@ TEST(TensorParallelTraining, ClipCountsEverythingOnce) {
   }
 }
 
+void expect_as_plain(
+    const TensorMap& state,
+    const torch::nn::Module& plain,
+    const Layout& layout,
+    bool prescaled) {
+  for (const auto& item : plain.named_parameters()) {
+    if (state.contains(item.key())) {
+      EXPECT_LE(relative_error(state.at(item.key()), item.value().detach()), 1e-5)
+          << item.key() << ", pp " << layout.pp << ", tp " << layout.tp << ", " << prescaled;
+    }
+  }
+}
+
 // A script may leave gradients where they are: what the next step adds comes on top.
 TEST(TensorParallelTraining, GradientsThatAreKeptStayWhatTheyAre) {
   constexpr int kSteps = 3;
@@ -120,13 +133,7 @@ TEST(TensorParallelTraining, GradientsThatAreKeptStayWhatTheyAre) {
         train_step(mine.x, mine.y);
         optimizer.step();
       }
-      const TensorMap state = model.state_dict();
-      for (const auto& item : plain->named_parameters()) {
-        if (state.contains(item.key())) {
-          EXPECT_LE(relative_error(state.at(item.key()), item.value().detach()), 1e-5)
-              << item.key() << ", pp " << layout.pp << ", tp " << layout.tp << ", " << prescaled;
-        }
-      }
+      expect_as_plain(model.state_dict(), *plain, layout, prescaled);
     }
   }
 }
@@ -192,13 +199,7 @@ TEST(TensorParallelTraining, ParametersFrozenBetweenSteps) {
           train_step(mine.x, mine.y);
           optimizer.step();
         }
-        const TensorMap state = model.state_dict();
-        for (const auto& item : plain->named_parameters()) {
-          if (state.contains(item.key())) {
-            EXPECT_LE(relative_error(state.at(item.key()), item.value().detach()), 1e-5)
-                << item.key() << ", pp " << layout.pp << ", tp " << layout.tp << ", " << prescaled;
-          }
-        }
+        expect_as_plain(model.state_dict(), *plain, layout, prescaled);
       }
     }
   }
