@@ -1,5 +1,6 @@
 #include "tessera/optim/settings.h"
 
+#include <charconv>
 #include <set>
 #include <typeindex>
 #include <typeinfo>
@@ -10,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/hash.h"
 #include "tessera/optim/optimizer_access.h"
+#include "tessera/state/optimizer_registry.h"
 
 namespace tessera::optim {
 
@@ -32,8 +34,71 @@ double rate_of(const torch::optim::OptimizerParamGroup& group) {
   }
 }
 
+// The shortest that reads back as the same number: ranks compare these texts.
+std::string text_of(double number) {
+  char digits[32];
+  return {digits, std::to_chars(digits, digits + sizeof digits, number).ptr};
+}
+
+std::string text_of(const c10::IValue& value) {
+  if (value.isDouble()) {
+    return text_of(value.toDouble());
+  }
+  if (value.isInt()) {
+    return std::to_string(value.toInt());
+  }
+  if (value.isBool()) {
+    return value.toBool() ? "true" : "false";
+  }
+  if (value.isString()) {
+    return value.toStringRef();
+  }
+  std::string text;
+  if (value.isTuple()) {
+    for (const c10::IValue& element : value.toTupleRef().elements()) {
+      text += (text.empty() ? "" : ", ") + text_of(element);
+    }
+  } else if (value.isList()) {
+    for (const c10::IValue& element : value.toListRef()) {
+      text += (text.empty() ? "" : ", ") + text_of(element);
+    }
+  }
+  return "(" + text + ")";
+}
+
+// All but the learning rate, "weight_decay 0.1, ...".
+std::string other_options(const torch::optim::OptimizerOptions& options) {
+  std::string text;
+  const state::OptimizerCodec* codec = state::find_codec(options);
+  if (codec == nullptr) {
+    return text;
+  }
+  for (const auto& [name, value] : codec->option_fields(options)) {
+    if (name != "lr" && !value.isTensor()) {
+      text += (text.empty() ? "" : ", ") + name + " " + text_of(value);
+    }
+  }
+  return text;
+}
+
+bool comparable(const OptimizerSettings& a, const OptimizerSettings& b) {
+  return a.parameters == b.parameters && a.rates.size() == b.rates.size();
+}
+
 bool rates_differ(const OptimizerSettings& a, const OptimizerSettings& b) {
-  return a.parameters == b.parameters && a.rates.size() == b.rates.size() && a.rates != b.rates;
+  return comparable(a, b) && a.rates != b.rates;
+}
+
+// The first parameter group whose options differ, -1 where none does.
+int group_of_other_options(const OptimizerSettings& a, const OptimizerSettings& b) {
+  if (comparable(a, b) && a.options.size() == b.options.size()) {
+    for (std::size_t i = 0; i < a.options.size(); ++i) {
+      if (a.options[i] != b.options[i]) {
+        return static_cast<int>(i);
+      }
+    }
+  }
+  return -1;
 }
 
 std::string text_of(const OptimizerSettings& one, int rank) {
@@ -47,8 +112,8 @@ std::string text_of(const OptimizerSettings& one, int rank) {
 }
 
 constexpr const char* kWhatToDo =
-    "; make optimizers, call optimizer.step() and schedulers, and set learning rates on every rank "
-    "alike, not under a condition such as rank() == 0";
+    "; make optimizers, call optimizer.step() and schedulers, and set learning rates and other "
+    "options on every rank alike, not under a condition such as rank() == 0";
 
 } // namespace
 
@@ -60,6 +125,7 @@ Settings settings_of(const std::vector<DistributedOptimizer*>& optimizers) {
     one.updates = OptimizerAccess::updates(*optimizer);
     for (const auto& group : optimizer->param_groups()) {
       one.rates.push_back(rate_of(group));
+      one.options.push_back(other_options(group.options()));
     }
     settings.push_back(std::move(one));
   }
@@ -73,6 +139,9 @@ std::uint64_t digest(const Settings& settings) {
       hash = hash_bytes(&number, sizeof number, hash);
     }
     hash = hash_bytes(one.rates.data(), one.rates.size() * sizeof(double), hash);
+    for (const std::string& options : one.options) {
+      hash = hash_bytes(options.data(), options.size() + 1, hash); // the 0 ends it
+    }
   }
   return hash;
 }
@@ -100,6 +169,22 @@ std::string difference(const Settings& mine, int my_rank, const Settings& theirs
           text_of(theirs[i], their_rank),
           ", ",
           text_of(mine[i], my_rank),
+          kWhatToDo);
+    }
+    if (const int group = group_of_other_options(mine[i], theirs[i]); group >= 0) {
+      return str(
+          "ranks have different options of one optimizer",
+          mine.size() > 1 ? str(", number ", i + 1, " of ", mine.size()) : "",
+          ": parameter group ",
+          group,
+          " has ",
+          theirs[i].options[group],
+          " on rank ",
+          their_rank,
+          " and ",
+          mine[i].options[group],
+          " on rank ",
+          my_rank,
           kWhatToDo);
     }
   }

@@ -13,6 +13,7 @@ struct OptimizerSettings {
   std::int64_t parameters = 0; // that it was made with
   std::int64_t updates = 0; // calls of `step`
   std::vector<double> rates; // learning rate of each parameter group
+  std::vector<std::string> options; // its others in words; "" where the optimizer has no codec
 };
 /// Of all optimizers, in the order in which they were made.
 using Settings = std::vector<OptimizerSettings>;
@@ -23,9 +24,9 @@ Settings settings_of(const std::vector<DistributedOptimizer*>& optimizers);
 /// Returns a hash of them, by which ranks that hold the same parameters tell that nothing differs.
 std::uint64_t digest(const Settings& settings);
 
-/// Returns in words what differs, and what to do; "" where nothing does. Learning rates are only
-/// compared where both optimizers have as many parameters and groups: one that was made of a rank's
-/// own parameters may have other groups than that of another rank.
+/// Returns in words what differs, and what to do; "" where nothing does. Learning rates and other
+/// options are only compared where both optimizers have as many parameters and groups: one that was
+/// made of a rank's own parameters may have other groups than that of another rank.
 std::string difference(const Settings& mine, int my_rank, const Settings& theirs, int their_rank);
 
 } // namespace tessera::optim

@@ -196,6 +196,17 @@ void register_optimizer_codec(OptimizerCodec codec) {
   all.codecs.push_back(std::move(codec));
 }
 
+const OptimizerCodec* find_codec(const torch::optim::OptimizerOptions& options) {
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  for (const auto& codec : all.codecs) {
+    if (codec.options_type == typeid(options)) {
+      return &codec;
+    }
+  }
+  return nullptr;
+}
+
 const OptimizerCodec& codec_of(const torch::optim::Optimizer& optimizer) {
   const auto& defaults = optimizer.defaults();
   const std::type_info& options = typeid(defaults);
@@ -205,12 +216,8 @@ const OptimizerCodec& codec_of(const torch::optim::Optimizer& optimizer) {
         "vector over all parameters of a process; save the model without "
         "the optimizer, or use another optimizer");
   }
-  Registry& all = registry();
-  const std::lock_guard lock(all.mutex);
-  for (const auto& codec : all.codecs) {
-    if (codec.options_type == options) {
-      return codec;
-    }
+  if (const OptimizerCodec* codec = find_codec(defaults)) {
+    return *codec;
   }
   throw CheckpointError(
       str("the optimizer with options ",

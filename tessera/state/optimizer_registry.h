@@ -159,6 +159,9 @@ void register_optimizer_state(std::string kind, bool state_has_parameter_shape =
       make_optimizer_codec<State, Options>(std::move(kind), state_has_parameter_shape));
 }
 
+/// Returns the codec of the optimizers that have such options, nullptr where there is none.
+const OptimizerCodec* find_codec(const torch::optim::OptimizerOptions& options);
+
 /// The codec of an optimizer. Throws: CheckpointError when there is none.
 const OptimizerCodec& codec_of(const torch::optim::Optimizer& optimizer);
 

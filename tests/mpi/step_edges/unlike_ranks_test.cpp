@@ -8,7 +8,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-enum class Unlike { kNothing, kRate, kUpdates, kMode };
+enum class Unlike { kNothing, kRate, kOption, kUpdates, kMode };
 
 // Trains two steps, is unlike on the last rank, and returns the error of the third; "" without one.
 // Steps of a job are counted on from one model to the next.
@@ -29,6 +29,9 @@ std::string error_of_third_step(Unlike unlike) {
   if (rank() == world_size() - 1) {
     if (unlike == Unlike::kRate) {
       optimizer.param_groups().front().options().set_lr(0.5);
+    } else if (unlike == Unlike::kOption) {
+      auto& options = optimizer.param_groups().front().options();
+      static_cast<torch::optim::SGDOptions&>(options).weight_decay(0.1);
     } else if (unlike == Unlike::kUpdates) {
       optimizer.step();
     } else if (unlike == Unlike::kMode) {
@@ -57,6 +60,9 @@ TEST(UnlikeRanks, ReplicasWithAnotherLearningRateAreAnErrorOnAll) {
       HasSubstr(
           str("rank ", world_size() - 1, " has made 2 updates and has the learning rate 0.5")));
   EXPECT_THAT(error, HasSubstr("in step 5 "));
+  const std::string option = error_of_third_step(Unlike::kOption);
+  EXPECT_THAT(option, HasSubstr("weight_decay 0 on rank 0 and "));
+  EXPECT_THAT(option, HasSubstr(str("weight_decay 0.1 on rank ", world_size() - 1, ";")));
 }
 
 TEST(UnlikeRanks, ReplicasInAnotherModeAreAnErrorOnAll) {
@@ -73,13 +79,15 @@ TEST(UnlikeRanks, OneThatUpdatesMoreOftenThanItsPipelineSaysSo) {
   if (world_size() == 1) {
     return;
   }
-  for (const Unlike unlike : {Unlike::kNothing, Unlike::kRate, Unlike::kUpdates}) {
+  for (const Unlike unlike : {Unlike::kNothing, Unlike::kRate, Unlike::kOption, Unlike::kUpdates}) {
     init(chain_config(world_size(), 2));
     const Ended ended;
     const std::string error = error_of_third_step(unlike);
     const bool here = rank() == world_size() - 1 && unlike != Unlike::kNothing;
     EXPECT_EQ(error != "", here) << error;
-    if (here) {
+    if (here && unlike == Unlike::kOption) {
+      EXPECT_THAT(error, HasSubstr("weight_decay 0.1 on rank"));
+    } else if (here) {
       EXPECT_THAT(error, HasSubstr("rank 0 has made 2 updates and has the learning rate 0.25"));
       EXPECT_THAT(error, HasSubstr(unlike == Unlike::kRate ? "rate 0.5" : "has made 3 updates"));
     }
