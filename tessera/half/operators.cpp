@@ -43,20 +43,20 @@ constexpr F* overload(F* function) {
 std::vector<Entry> products() {
   namespace cpu = at::cpu;
   return {
-      entry<&cpu::mm>("mm"),
-      entry<&cpu::mm_outf>("mm.out"),
-      entry<&cpu::addmm>("addmm"),
-      entry<&cpu::addmm_>("addmm_"),
-      entry<&cpu::addmm_outf>("addmm.out"),
-      entry<&cpu::bmm>("bmm"),
-      entry<&cpu::bmm_outf>("bmm.out"),
-      entry<&cpu::baddbmm>("baddbmm"),
-      entry<&cpu::baddbmm_>("baddbmm_"),
-      entry<&cpu::baddbmm_outf>("baddbmm.out"),
-      entry<&cpu::addmv>("addmv"),
-      entry<&cpu::addmv_>("addmv_"),
-      entry<&cpu::addmv_outf>("addmv.out"),
-      entry<&cpu::dot>("dot"),
+      entry<&cpu::mm, Kind::kProduct>("mm"),
+      entry<&cpu::mm_outf, Kind::kProduct>("mm.out"),
+      entry<&cpu::addmm, Kind::kProduct>("addmm"),
+      entry<&cpu::addmm_, Kind::kProduct>("addmm_"),
+      entry<&cpu::addmm_outf, Kind::kProduct>("addmm.out"),
+      entry<&cpu::bmm, Kind::kProduct>("bmm"),
+      entry<&cpu::bmm_outf, Kind::kProduct>("bmm.out"),
+      entry<&cpu::baddbmm, Kind::kProduct>("baddbmm"),
+      entry<&cpu::baddbmm_, Kind::kProduct>("baddbmm_"),
+      entry<&cpu::baddbmm_outf, Kind::kProduct>("baddbmm.out"),
+      entry<&cpu::addmv, Kind::kProduct>("addmv"),
+      entry<&cpu::addmv_, Kind::kProduct>("addmv_"),
+      entry<&cpu::addmv_outf, Kind::kProduct>("addmv.out"),
+      entry<&cpu::dot, Kind::kProduct>("dot"),
   };
 }
 

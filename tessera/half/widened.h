@@ -149,6 +149,7 @@ inline bool asks_for_another_type(
 /// Which results are rounded, and which mixtures of types are taken.
 enum class Kind {
   kPlain, // all results; 16 bits beside wider types are left to libtorch, which refuses them
+  kProduct, // the same, and the only kind that takes bf16
   kBackward, // all results; statistics of the forward come as f32
   kStatistics // the first result: statistics for the backward stay f32, and may come as f32
 };
@@ -189,7 +190,7 @@ struct Widened;
 /// The types that are computed in f32, each from when something has asked for it.
 struct WidenedTypes {
   std::atomic<bool> half = false;
-  std::atomic<bool> bfloat16 = false; // in products alone
+  std::atomic<bool> bfloat16 = false; // in those of Kind::kProduct
 };
 WidenedTypes& widened_types();
 
@@ -197,10 +198,12 @@ template <auto kOriginal, Kind kKind, typename R, typename... A>
 struct Widened<kOriginal, kKind, R (*)(A...)> {
   static R call(A... args) {
     const WidenedTypes& types = widened_types();
-    const bool bfloat16 = types.bfloat16 && (holds(at::kBFloat16, args) || ...);
+    const bool bfloat16 =
+        kKind == Kind::kProduct && types.bfloat16 && (holds(at::kBFloat16, args) || ...);
     const at::ScalarType type = bfloat16 ? at::kBFloat16 : at::kHalf;
     const bool narrow = bfloat16 || (types.half && (holds(at::kHalf, args) || ...));
-    const bool mixed = kKind == Kind::kPlain && (is_of_another_type(type, args) || ...);
+    constexpr bool kRefusesMixtures = kKind == Kind::kPlain || kKind == Kind::kProduct;
+    const bool mixed = kRefusesMixtures && (is_of_another_type(type, args) || ...);
     if (!narrow || mixed) {
       return kOriginal(std::forward<A>(args)...);
     }

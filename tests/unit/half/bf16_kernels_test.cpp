@@ -1,6 +1,7 @@
 // Kernels of bf16 that stand in the place of libtorch's have its bits.
 #include "tessera/half/bf16_kernels.h"
 
+#include <ATen/CPUFunctions.h>
 #include <torch/torch.h>
 
 #include <gtest/gtest.h>
@@ -129,6 +130,29 @@ TEST(Bf16Kernels, RowsOfAnotherNormAreRefused) {
   gives_rows = true;
   EXPECT_THROW(at::native_layer_norm(numbers({6, 8}, 1), {8}, weight, weight, 1e-5), UserError);
   gives_rows = false;
+}
+
+// As on a processor without products of bf16: only these are computed in f32.
+TEST(Bf16Kernels, StandBesideWidenedProducts) {
+  set_norm_rows_keeper({[] { return NormRows(); }, [](const NormRows& /*rows*/) {}});
+  torch::manual_seed(8);
+  const at::Tensor x = numbers({6, 40}, 2).requires_grad_(true);
+  const at::Tensor factors = numbers({40}, 1).requires_grad_(true);
+  const at::Tensor offsets = numbers({40}, 1).requires_grad_(true);
+  widen_bf16_products();
+  quicken_bf16();
+
+  const at::Tensor y = at::layer_norm(x, {40}, factors, offsets);
+  EXPECT_TRUE(same_bits(
+      y.detach(),
+      std::get<0>(
+          at::cpu::native_layer_norm(x.detach(), {40}, factors.detach(), offsets.detach(), 1e-5))));
+  y.sum().backward();
+  for (const at::Tensor& given : {x, factors, offsets}) {
+    EXPECT_EQ(given.grad().scalar_type(), at::kBFloat16);
+  }
+  EXPECT_TRUE(same_bits(at::gelu(x.detach()), at::cpu::gelu(x.detach())));
+  EXPECT_TRUE(same_bits(at::softmax(x.detach(), 0), at::cpu::_softmax(x.detach(), 0, false)));
 }
 
 // Of Debian's libtorch, which this project is built on by default.
