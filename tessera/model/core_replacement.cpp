@@ -117,7 +117,8 @@ void ModelCore::replace_modules() {
       }
     }
     if (context.world->rank() == 0) {
-      for (const std::string& line : nn::text_of(replacements_)) {
+      const std::vector<std::string> lines = nn::text_of(replacements_);
+      for (const std::string& line : lines) {
         log::info("tensor parallelism: " + line);
       }
       if (replacements_.replaced.empty() && !has_distributed(*root_)) {
@@ -126,7 +127,8 @@ void ModelCore::replace_modules() {
             tp_size,
             ", but no module was replaced; mark modules with tessera::tensor_parallelism, and hold "
             "those that are to be divided by this library's holders (tessera::nn::Linear in "
-            "place of torch::nn::Linear), as the lines above say"));
+            "place of torch::nn::Linear)",
+            lines.empty() ? "" : ", as the lines above say"));
       }
     }
   }

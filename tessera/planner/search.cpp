@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tessera/planner/best.h"
+#include "tessera/planner/cut_moves.h"
 #include "tessera/planner/methods.h"
 #include "tessera/planner/node_sets.h"
 #include "tessera/planner/nothing_fits.h"
@@ -181,6 +182,7 @@ SearchResult search_all_nodes(
   }
   if (!baseline && options.simulate > 0) {
     add_pipeline_variants(model, cluster, options, result.best);
+    move_cuts(model, cluster, options, result.best);
   }
   std::stable_sort(
       result.best.begin(), result.best.end(), [](const Candidate& a, const Candidate& b) {

@@ -9,9 +9,12 @@ namespace tessera::runtime {
 
 torch::autograd::variable_list RemoteBackward::apply(torch::autograd::variable_list&& gradients) {
   if (torch::GradMode::is_enabled()) {
-    throw UserError(
-        "create_graph is not supported across ranks: a gradient of a gradient "
-        "would have to cross the pipeline");
+    throw UserError(str(
+        "create_graph is not supported across ranks: a gradient of a gradient would have to cross "
+        "the pipeline to module '",
+        requester_.name_of(call_.module),
+        "'. Place the modules that it goes through on pipeline rank 0 (the key partition), or "
+        "train replicas without a pipeline"));
   }
   // torch::autograd::grad asks for gradients of chosen tensors and adds to none.
   const auto* chosen = torch::autograd::get_current_graph_task_exec_info();

@@ -250,10 +250,12 @@ void refuse_carried_state(const std::vector<std::string>& modules) {
           names,
           " carries state from call to call in a member that is no registered buffer. The first "
           "step runs its function once more, to trace it, and this pass has changed the member: "
-          "two passes over the same numbers gave different results. Register it as a buffer and "
-          "write into it (state = register_buffer(\"state\", ...); state.copy_(...)): then it is "
-          "put back after the pass and is part of checkpoints. Or set it inside of the step "
-          "function, before the model is called; or write \"skip_tracing\": true"));
+          "two passes over the same numbers gave different results. Give a state of each sample (a "
+          "hidden state) to the step as an argument and take it as a result, which divides it with "
+          "the batch. Register a state of the model (an average) as a buffer and write into it "
+          "(state = register_buffer(\"state\", ...); state.copy_(...)): then it is put back after "
+          "the pass and is part of checkpoints. Or set it inside of the step function, before the "
+          "model is called; or write \"skip_tracing\": true"));
 }
 
 } // namespace tessera::tracer

@@ -41,11 +41,6 @@ class Marked {
   bool& flag_;
 };
 
-std::set<std::string> as_set(const c10::IValue& names) {
-  const auto list = unpack<std::vector<std::string>>(names);
-  return {list.begin(), list.end()};
-}
-
 /// The library cannot see where a script builds its model, so a scope of the script has to say it.
 void warn_of_idle_delay(const Context& context, const torch::nn::Module& module) {
   if (context.config.delayed_parameter_initialization && context.world->rank() == 0 &&
@@ -169,6 +164,7 @@ std::vector<c10::IValue> StepEngine::run_step(const StepCall& call, const StepFu
     }
   }
   const std::optional<tracer::MemberChanges> changes = watch_members(call);
+  const std::optional<SampleBuffers> sample_buffers = watch_buffers(call);
   std::vector<c10::IValue> results;
   std::optional<std::string> failure;
   const auto started = std::chrono::steady_clock::now();
@@ -196,7 +192,8 @@ std::vector<c10::IValue> StepEngine::run_step(const StepCall& call, const StepFu
     failure = error.what();
     abandon_collectives(*failure);
     if (changes) { // perhaps the reason
-      warn_of_shared_members(as_set(pack(changes->found())), call.microbatches);
+      const std::vector<std::string> found = changes->found();
+      warn_of_shared_members({found.begin(), found.end()}, call.microbatches);
     }
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - started;
@@ -228,12 +225,10 @@ std::vector<c10::IValue> StepEngine::run_step(const StepCall& call, const StepFu
   }
   warn_of_idle_attentions();
   if (changes) {
-    std::set<std::string> found;
-    for (const c10::IValue& of_rank : comm::all_gather_object(
-             *context_.world, context_.group(Group::kWorld), pack(changes->found()))) {
-      found.merge(as_set(of_rank));
-    }
-    warn_of_shared_members(found, call.microbatches);
+    warn_of_shared_members(on_any_rank(changes->found()), call.microbatches);
+  }
+  if (sample_buffers) {
+    warn_of_sample_buffers(on_any_rank(sample_buffers->changed()), call);
   }
   return results;
 }
@@ -350,43 +345,6 @@ void StepEngine::warn_of_idle_attentions() {
         "transformer layers and model families that keep a matrix of scores, and this step ran "
         "none; flag modules of your own with set_activation_checkpointing, or leave the key out");
   }
-}
-
-// A trace sees one step function, and none is run where the partition is given.
-std::optional<tracer::MemberChanges> StepEngine::watch_members(const StepCall& call) {
-  if (context_.config.pipeline_parallel_degree == 1 || call.microbatches == 1 ||
-      !watched_.insert(call.function + modes_of_models()).second ||
-      plans::runs_one_at_a_time(plans::plan_from_config(context_.config, context_.world->size()))) {
-    return std::nullopt;
-  }
-  std::vector<torch::nn::Module*> roots;
-  for (const ModelCore* model : models()) {
-    roots.push_back(model->root().get());
-  }
-  return tracer::MemberChanges(roots);
-}
-
-void StepEngine::warn_of_shared_members(const std::set<std::string>& found, int microbatches)
-    const {
-  std::string modules;
-  for (const std::string& name : found) {
-    if (!known_state_.contains(name)) {
-      modules += (modules.empty() ? "" : ", ") + name;
-    }
-  }
-  if (modules.empty() || context_.world->rank() != 0) {
-    return;
-  }
-  log::warning(tessera::str(
-      "the forward of ",
-      modules,
-      " keeps something in a member, which no tracing pass has shown. The ",
-      microbatches,
-      " microbatches of a step share it, so where one reads what another has set, the results of "
-      "this step are wrong. Keep it in a local variable, or give it on as an argument and a "
-      "result; where a forward reads what it has set itself, write \"active_microbatches\": 1; "
-      "where calls carry it on to later ones (a cache of generated text), make all of these calls "
-      "in one step function and write \"active_microbatches\": 1"));
 }
 
 // Whether the step may change weights, as far as is known before it runs.

@@ -19,6 +19,7 @@
 #include "tessera/optim/settings.h"
 #include "tessera/tracer/member_changes.h"
 #include "tessera/tracer/trace.h"
+#include "tessera/train/sample_buffers.h"
 #include "tessera/train/step_call.h"
 #include "tessera/train/step_numbers.h"
 
@@ -131,10 +132,18 @@ class StepEngine : public std::enable_shared_from_this<StepEngine> {
   bool learns(const StepCall& call) const;
   std::string training_modes() const;
   std::string modes_of_models() const;
+  // engine_watches.cpp
   /// Before the first step of a kind whose microbatches take turns.
   std::optional<tracer::MemberChanges> watch_members(const StepCall& call);
   /// `found`: names of modules. Rank 0 says it.
   void warn_of_shared_members(const std::set<std::string>& found, int microbatches) const;
+  /// Before the first step of a kind whose buffers several microbatches or replicas change.
+  std::optional<SampleBuffers> watch_buffers(const StepCall& call);
+  /// `found`: buffers. Rank 0 says it.
+  void warn_of_sample_buffers(const std::set<std::string>& found, const StepCall& call) const;
+  /// Returns what any rank has found. Collective over the world.
+  std::set<std::string> on_any_rank(const std::vector<std::string>& found) const;
+
   /// Throws: UserError for a step with a backward whose batch is not this replica's.
   void check_rows(const StepCall& call) const;
   void agree_on_passes();
@@ -156,6 +165,7 @@ class StepEngine : public std::enable_shared_from_this<StepEngine> {
   std::set<const ModelCore*> called_; // in the tracing pass that runs
   std::set<std::string> known_state_; // on rank 0: modules that a trace saw keep something
   std::set<std::string> watched_; // kinds of steps
+  std::set<std::string> watched_buffers_; // the same
   std::int64_t step_ = 0;
   StepNumbers numbers_;
   bool& in_step_ = models_->running().inside;

@@ -1,0 +1,115 @@
+#include "tessera/planner/cut_moves.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "tessera/planner/pricer.h"
+#include "tessera/planner/space.h"
+
+namespace tessera::planner {
+
+namespace {
+
+constexpr double kWorthIt = 0.99; // of the seconds before a move
+
+/// Improves one strategy.
+class CutMoves {
+ public:
+  CutMoves(
+      const cost::DescribedModel& model,
+      const SearchOptions& options,
+      const Pricer& pricer,
+      Candidate& candidate)
+      : model_(model), options_(options), pricer_(pricer), candidate_(candidate) {
+    constexpr int kMostSimulations = 150;
+    constexpr int kMostCalls = 1'000'000; // of stages, in all simulations together
+    const int calls = std::max(1, candidate.microbatches * candidate.strategy.stages() * dp());
+    left_ = std::min(kMostSimulations, kMostCalls / calls);
+  }
+
+  void run() {
+    while (left_ > 0 && make_best_move()) {
+    }
+  }
+
+ private:
+  int dp() const {
+    return candidate_.strategy.dp;
+  }
+
+  // Tries all moves of neighbouring cuts by one layer; returns whether one was worth it.
+  bool make_best_move() {
+    const int cuts = candidate_.strategy.stages() - 1;
+    Candidate fastest = candidate_;
+    for (int first = 1; first <= cuts; ++first) {
+      for (int last = first; last <= cuts; ++last) {
+        for (const int layers : {-1, 1}) {
+          try_move(first, last, layers, fastest);
+        }
+      }
+    }
+    if (fastest.simulated_seconds >= candidate_.simulated_seconds) {
+      return false;
+    }
+    candidate_ = std::move(fastest);
+    return true;
+  }
+
+  void try_move(int first, int last, int layers, Candidate& fastest) {
+    if (left_ == 0 || (options_.stop != nullptr && options_.stop->load())) {
+      return;
+    }
+    cost::Strategy strategy = candidate_.strategy;
+    for (int cut = first; cut <= last; ++cut) {
+      strategy.boundaries[static_cast<std::size_t>(cut)] += layers;
+    }
+    const auto& cuts = strategy.boundaries;
+    if (std::adjacent_find(cuts.begin(), cuts.end(), std::greater_equal<>()) != cuts.end() ||
+        (options_.runnable_only && ties_apart(strategy, model_))) {
+      return;
+    }
+    Candidate moved = pricer_.priced(std::move(strategy));
+    if (!moved.cost.fits()) {
+      return;
+    }
+    --left_;
+    moved.simulated_seconds = pricer_.simulated_seconds(moved.strategy);
+    if (moved.simulated_seconds < fastest.simulated_seconds &&
+        moved.simulated_seconds < kWorthIt * candidate_.simulated_seconds) {
+      fastest.strategy = std::move(moved.strategy);
+      fastest.cost = std::move(moved.cost);
+      fastest.simulated_seconds = moved.simulated_seconds;
+    }
+  }
+
+  const cost::DescribedModel& model_;
+  const SearchOptions& options_;
+  const Pricer& pricer_;
+  Candidate& candidate_;
+  int left_ = 0; // simulations
+};
+
+} // namespace
+
+void move_cuts(
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    const SearchOptions& options,
+    std::vector<Candidate>& best) {
+  constexpr std::size_t kMostStrategies = 5;
+  const Pricer pricer(model, cluster, options);
+  std::vector<std::pair<double, std::size_t>> order;
+  for (std::size_t i = 0; i < best.size(); ++i) {
+    if (best[i].strategy.pp > 1) {
+      order.emplace_back(best[i].seconds(), i);
+    }
+  }
+  std::sort(order.begin(), order.end());
+  order.resize(std::min(order.size(), kMostStrategies));
+  for (const auto& [seconds, index] : order) {
+    CutMoves(model, options, pricer, best[index]).run();
+  }
+}
+
+} // namespace tessera::planner
