@@ -9,4 +9,7 @@ namespace tessera::cli {
 CLI::Validator positive_number();
 CLI::Validator non_negative_number();
 
+/// Turns a number of bytes, with a unit or without (2000000, 24GiB, 0.5GiB), into whole bytes.
+CLI::Validator size_in_bytes();
+
 } // namespace tessera::cli

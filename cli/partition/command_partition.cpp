@@ -15,6 +15,7 @@
 #include "cli/command.h"
 #include "cli/partition/operations_view.h"
 #include "cli/partition/preset_graph.h"
+#include "cli/text_file.h"
 #include "models/presets.h"
 
 namespace tessera::cli {
@@ -49,15 +50,6 @@ graph::ModelGraph read_graph(const std::string& path) {
   }
 }
 
-void write_file(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) {
-    throw ConfigError(str("--svg: cannot write \"", path, "\""));
-  }
-}
-
 void list_presets(bool json) {
   if (json) {
     OrderedJson all = OrderedJson::array();
@@ -83,7 +75,7 @@ void show_operations(const Options& options) {
        .balance = options.optimize == "speed" ? operations::Balance::kWork
                                               : operations::Balance::kVariables});
   if (!options.svg_file.empty()) {
-    write_file(options.svg_file, svg_of(divided));
+    write_text_file(options.svg_file, svg_of(divided));
   }
   std::fputs(report_of(divided).c_str(), stdout);
 }
@@ -109,7 +101,7 @@ void show(const Options& options) {
       .memory_weight = options.memory_weight};
   // The file first: after it, what is printed is complete.
   if (!options.svg_file.empty()) {
-    write_file(options.svg_file, report::partition_tree_svg(view));
+    write_text_file(options.svg_file, report::partition_tree_svg(view));
   }
   if (!options.json) {
     for (const std::string& line : model.replaced) {

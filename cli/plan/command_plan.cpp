@@ -29,6 +29,8 @@
 #include "cli/plan/planned_hosts.h"
 #include "cli/plan/planning.h"
 #include "cli/plan/run_trials.h"
+#include "cli/same_file.h"
+#include "cli/text_file.h"
 #include "cli/train/job_preset.h"
 #include "cli/train/job_text.h"
 #include "cli/train/planned_job.h"
@@ -353,6 +355,35 @@ void explain_best(
   }
 }
 
+/// What was measured or written by hand would be lost. A job may be replaced by the job with its
+/// plan.
+void refuse_to_replace_inputs(const Options& options) {
+  const std::pair<const char*, const std::string&> written[] = {
+      {"-o", options.config_file},
+      {"--library-config", options.parallel_config_file},
+      {"--plan-file", options.plan_file},
+      {"--write-hostfile", options.written_hostfile}};
+  const std::pair<const char*, const std::string&> read[] = {
+      {"--cluster-file", options.input.cluster_file},
+      {"--model-file", options.input.model_file},
+      {"--calibrate", options.calibration},
+      {"--hostfile", options.trial.hostfile}};
+  for (const auto& [writer, out] : written) {
+    for (const auto& [reader, in] : read) {
+      if (!out.empty() && !in.empty() && same_file(out, in)) {
+        throw ConfigError(
+            str(writer,
+                " ",
+                out,
+                " is the file of ",
+                reader,
+                ", which would be lost; write to ",
+                "another file"));
+      }
+    }
+  }
+}
+
 /// What is only priced cannot be written or tried.
 void refuse_what_cannot_run(const Options& options) {
   const planner::SearchOptions& search = options.input.search;
@@ -434,6 +465,7 @@ void run(const Options& options) {
   input.search.keep_node_order = input.search.keep_node_order || options.trials > 0;
   input.writes_job = !into_configuration(options);
   refuse_what_cannot_run(options);
+  refuse_to_replace_inputs(options);
   const cost::Cluster cluster = cluster_of(input);
   const std::string resumable = options.from.empty() ? "" : resumable_text(options);
   const cost::DescribedModel model = model_of(input, cluster);

@@ -3,10 +3,14 @@
 #include <cstdio>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/planner/candidate_text.h"
+#include "tessera/planner/cut_moves.h"
 #include "tessera/planner/pricer.h"
 #include "tessera/schedule/schedule.h"
 #include "tessera/simulator/interval.h"
@@ -16,6 +20,7 @@
 #include "cli/command.h"
 #include "cli/number_check.h"
 #include "cli/plan/planning.h"
+#include "cli/text_file.h"
 
 namespace tessera::cli {
 
@@ -34,6 +39,7 @@ struct Options {
   int microbatch_size = 1;
   std::string placement = "PDT";
   std::vector<int> boundaries;
+  std::vector<int> node_order;
   std::string custom_schedule;
   double jitter_percent = 0;
   int draws = 100;
@@ -89,9 +95,11 @@ cost::Strategy strategy_of(
       options.stages_per_rank};
   cost::Strategy strategy = pricer.strategy(point);
   strategy.placement = options.placement;
-  std::vector<int> nodes;
-  for (std::size_t n = 0; n < cluster.nodes.size(); ++n) {
-    nodes.push_back(static_cast<int>(n));
+  std::vector<int> nodes(cluster.nodes.size());
+  std::iota(nodes.begin(), nodes.end(), 0);
+  if (!options.node_order.empty()) {
+    nodes = options.node_order;
+    planner::check_node_order(nodes, cluster, "--node-order");
   }
   const int layers = static_cast<int>(model.layers.size());
   const bool given = !options.boundaries.empty();
@@ -101,9 +109,8 @@ cost::Strategy strategy_of(
   cost::validate(strategy, cluster.device_count(), layers, model.global_batch_size);
   strategy.device_of_rank = cost::lay_out(strategy, options.placement, strategy.device_of_rank);
   if (!given) {
-    auto best = pricer.assigned(strategy, pricer.table(point));
-    if (best) {
-      return best->strategy;
+    if (auto best = pricer.assigned(strategy, pricer.table(point))) {
+      return planner::with_moved_cuts(std::move(*best), model, cluster, search).strategy;
     }
   }
   return strategy;
@@ -243,6 +250,12 @@ void set_up(CLI::App& app) {
          options->boundaries,
          "as 0;15;30; the best assignment when not given")
       ->delimiter(';');
+  app.add_option(
+         "--node-order",
+         options->node_order,
+         "nodes of the cluster file in the order in which ranks take their devices, as 2,0,1; that "
+         "of the file when not given")
+      ->delimiter(',');
   app.add_option("--custom-schedule", options->custom_schedule, "as \"0F 1F 0B 1B\"");
   app.add_option(
          "--jitter", options->jitter_percent, "deviation of every task's computation, percent")

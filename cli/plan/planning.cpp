@@ -160,8 +160,7 @@ void add_planning_options(CLI::App& app, PlanningInput& input) {
          "--memory-limit",
          input.memory_limit,
          "plan as if no device had more memory than this: bytes, or with a unit (24GiB)")
-      ->transform(CLI::AsSizeValue(false))
-      ->check(positive_number());
+      ->transform(size_in_bytes());
   app.add_option(
          "--save-memory",
          input.save_memory,
@@ -330,19 +329,6 @@ planner::SearchResult search_with_progress(
     }
   }
   return result;
-}
-
-void write_text_file(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << text;
-  file.close();
-  if (!file) {
-    throw ConfigError(
-        str("\"",
-            path,
-            "\" cannot be written; does its folder exist, and is "
-            "there room?"));
-  }
 }
 
 } // namespace tessera::cli

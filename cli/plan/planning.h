@@ -60,7 +60,4 @@ planner::SearchResult search_with_progress(
     const cost::Cluster& cluster,
     planner::SearchOptions options);
 
-/// Throws: ConfigError when the file cannot be written.
-void write_text_file(const std::string& path, const std::string& text);
-
 } // namespace tessera::cli

@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "cli/plan/planning.h"
 #include "cli/probe/cluster_tables.h"
+#include "cli/text_file.h"
 
 namespace tessera::cli {
 

@@ -13,6 +13,7 @@
 #include "cli/report/page_server.h"
 #include "cli/report/report_files.h"
 #include "cli/same_file.h"
+#include "cli/text_file.h"
 
 namespace tessera::cli {
 
@@ -157,10 +158,10 @@ void watch(const Options& options) {
 
 void export_run(const Options& options, const report::ReportInput& input) {
   if (!options.chrome_trace.empty()) {
-    write_file(options.chrome_trace, timeline::to_chrome_trace(input.timeline));
+    write_text_file(options.chrome_trace, timeline::to_chrome_trace(input.timeline));
   }
   if (!options.csv.empty()) {
-    write_file(options.csv, report::to_csv(input.log));
+    write_text_file(options.csv, report::to_csv(input.log));
   }
   if (!options.tensorboard.empty()) {
     std::printf("events: %s\n", write_event_file(options.tensorboard, input.log).c_str());
@@ -180,12 +181,12 @@ void run(Options options) {
   std::string tables;
   if (options.runs.size() == 1) {
     const report::ReportInput input = read_run(options);
-    write_file(options.output, report::to_html(input));
+    write_text_file(options.output, report::to_html(input));
     export_run(options, input);
     tables = report::to_text(input);
   } else {
     const report::Comparison comparison = read_runs(options);
-    write_file(options.output, report::to_html(comparison));
+    write_text_file(options.output, report::to_html(comparison));
     tables = report::to_text(comparison);
   }
   if (!options.quiet) {

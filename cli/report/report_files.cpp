@@ -11,6 +11,8 @@
 #include "tessera/base/text.h"
 #include "tessera/report/export/tensorboard.h"
 
+#include "cli/text_file.h"
+
 namespace tessera::cli {
 
 namespace fs = std::filesystem;
@@ -46,15 +48,6 @@ std::string log_of(const std::string& path) {
   return logs.front();
 }
 
-void write_file(const std::string& path, const std::string& text) {
-  errno = 0;
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << text << std::flush;
-  if (!file) {
-    throw Error(str("cannot write '", path, "': ", std::system_category().message(errno)));
-  }
-}
-
 std::string write_event_file(const std::string& folder, const report::RunLog& log) {
   std::error_code failure;
   fs::create_directories(folder, failure);
@@ -75,7 +68,7 @@ std::string write_event_file(const std::string& folder, const report::RunLog& lo
     }
   }
   std::string path = (fs::path(folder) / name).string();
-  write_file(path, report::to_event_file(log));
+  write_text_file(path, report::to_event_file(log));
   return path;
 }
 

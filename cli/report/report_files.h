@@ -11,9 +11,6 @@ namespace tessera::cli {
 /// Throws: ConfigError for a folder with none, or with several, which it lists.
 std::string log_of(const std::string& path);
 
-/// Replaces a file by `text`. Throws: Error naming it.
-void write_file(const std::string& path, const std::string& text);
-
 /// Writes the event file of a run into a folder, which is made when it is missing, over that of an
 /// earlier export of the same run; returns its path.
 /// Throws: ConfigError when the folder holds event files of other runs, which TensorBoard would

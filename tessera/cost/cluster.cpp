@@ -1,12 +1,14 @@
 #include "tessera/cost/cluster.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <iterator>
 #include <limits>
 #include <map>
 #include <numeric>
+#include <string_view>
 
 #include "tessera/base/error.h"
 
@@ -98,6 +100,46 @@ void validate_among(const CollectiveTime& one, int nodes) {
           " nodes, ascending, each from 0 to ",
           nodes - 1,
           ", or leave the field out"));
+}
+
+// Those that a probe measures. Another name would be a time that nothing asks for.
+void validate_operation(const CollectiveTime& one) {
+  static constexpr std::array<std::string_view, 5> kKnown = {
+      "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"};
+  if (std::find(kKnown.begin(), kKnown.end(), one.operation) == kKnown.end()) {
+    throw ConfigError(
+        str("cluster: collectives: operation: found \"",
+            one.operation,
+            "\"; write all_reduce, all_gather, reduce_scatter, all_to_all or broadcast"));
+  }
+  if (one.nodes > one.ranks) {
+    throw ConfigError(
+        str("cluster: collectives: ",
+            one.operation,
+            " of ",
+            one.ranks,
+            " ranks on ",
+            one.nodes,
+            " nodes; write at least as many ranks as nodes"));
+  }
+}
+
+void validate_hosts(const Cluster& cluster) {
+  std::map<std::string, std::size_t> first;
+  for (std::size_t n = 0; n < cluster.nodes.size(); ++n) {
+    const std::string& host = cluster.nodes[n].host;
+    const auto [found, added] = first.try_emplace(host, n);
+    if (!host.empty() && !added) {
+      throw ConfigError(
+          str("cluster: nodes[",
+              n,
+              "].host: found \"",
+              host,
+              "\", the host of nodes[",
+              found->second,
+              "]; name each host once"));
+    }
+  }
 }
 
 // Groups are behind a switch each, so two of them have no node in common or one holds the other.
@@ -338,6 +380,15 @@ void validate(const Cluster& cluster) {
               kind.memory_bytes / (1 << 30),
               "; write the device's memory, more than 0"));
     }
+    if (kind.watts > 0 && kind.idle_watts > kind.watts) {
+      throw ConfigError(
+          str("cluster: devices.",
+              kind.name,
+              ".idle_watts: found ",
+              kind.idle_watts,
+              "; write at most its watts, ",
+              kind.watts));
+    }
     validate_speed(kind);
   }
   for (std::size_t n = 0; n < cluster.nodes.size(); ++n) {
@@ -388,6 +439,7 @@ void validate(const Cluster& cluster) {
             cluster.stalling_group_nodes,
             "; write over how many nodes a tensor-parallel group stalls, or 0 where none does"));
   }
+  validate_hosts(cluster);
   validate_links(cluster);
   validate_groups(cluster);
   for (const CollectiveTime& one : cluster.collectives) {
@@ -404,6 +456,7 @@ void validate(const Cluster& cluster) {
               " s; write 2 ranks or more, and bytes and seconds of more than "
               "0"));
     }
+    validate_operation(one);
     validate_among(one, static_cast<int>(cluster.nodes.size()));
   }
   for (const GroupWaiting& one : cluster.waiting) {

@@ -22,8 +22,8 @@ class CutMoves {
       const Pricer& pricer,
       Candidate& candidate)
       : model_(model), options_(options), pricer_(pricer), candidate_(candidate) {
-    constexpr int kMostSimulations = 150;
-    constexpr int kMostCalls = 1'000'000; // of stages, in all simulations together
+    constexpr int kMostSimulations = 400;
+    constexpr int kMostCalls = 2'000'000; // of stages, in all simulations together
     const int calls = std::max(1, candidate.microbatches * candidate.strategy.stages() * dp());
     left_ = std::min(kMostSimulations, kMostCalls / calls);
   }
@@ -110,6 +110,22 @@ void move_cuts(
   for (const auto& [seconds, index] : order) {
     CutMoves(model, options, pricer, best[index]).run();
   }
+}
+
+Candidate with_moved_cuts(
+    Candidate candidate,
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    const SearchOptions& options) {
+  if (options.simulate == 0) {
+    return candidate;
+  }
+  candidate.microbatches = candidate.strategy.microbatches(model.global_batch_size);
+  candidate.simulated_seconds =
+      Pricer(model, cluster, options).simulated_seconds(candidate.strategy);
+  std::vector<Candidate> one = {std::move(candidate)};
+  move_cuts(model, cluster, options, one);
+  return std::move(one.front());
 }
 
 } // namespace tessera::planner

@@ -13,11 +13,19 @@ namespace tessera::planner {
 /// link or large messages cost in every microbatch shows in the simulator alone. Requires simulated
 /// candidates. Moves that do not fit, or part layers that must stay together, are left out.
 ///
-/// Cost: at most 150 simulations of each of five strategies, fewer where they are long.
+/// Cost: at most 400 simulations of each of five strategies, fewer where they are long.
 void move_cuts(
     const cost::DescribedModel& model,
     const cost::Cluster& cluster,
     const SearchOptions& options,
     std::vector<Candidate>& best);
+
+/// Returns the strategy as `move_cuts` would leave it in a search; unchanged where the search
+/// simulates nothing (SearchOptions::simulate).
+Candidate with_moved_cuts(
+    Candidate candidate,
+    const cost::DescribedModel& model,
+    const cost::Cluster& cluster,
+    const SearchOptions& options);
 
 } // namespace tessera::planner

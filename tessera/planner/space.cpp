@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "tessera/base/error.h"
 #include "tessera/base/index.h"
 #include "tessera/cost/data_sheets.h"
 #include "tessera/planner/runtime_abilities.h"
@@ -328,6 +329,24 @@ std::vector<int> devices_in_order(
     }
   }
   return devices;
+}
+
+void check_node_order(
+    const std::vector<int>& order,
+    const cost::Cluster& cluster,
+    const std::string& name) {
+  std::vector<int> all = order;
+  std::sort(all.begin(), all.end());
+  bool each_once = all.size() == cluster.nodes.size();
+  for (std::size_t i = 0; each_once && i < all.size(); ++i) {
+    each_once = all[i] == static_cast<int>(i);
+  }
+  if (!each_once) {
+    throw ConfigError(
+        str(name,
+            ": write each of the cluster file's nodes once, from 0 to ",
+            cluster.nodes.size() - 1));
+  }
 }
 
 std::vector<int> even_layers(int layers, int stages) {

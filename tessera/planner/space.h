@@ -65,6 +65,12 @@ bool ties_apart(const cost::Strategy& strategy, const cost::DescribedModel& mode
 /// Returns the devices of the cluster, node by node in `node_order`.
 std::vector<int> devices_in_order(const cost::Cluster& cluster, const std::vector<int>& node_order);
 
+/// Throws: ConfigError with `name` where an order does not have each node of the cluster once.
+void check_node_order(
+    const std::vector<int>& order,
+    const cost::Cluster& cluster,
+    const std::string& name);
+
 /// Returns boundaries of stages that have as many layers each, or one more.
 std::vector<int> even_layers(int layers, int stages);
 

@@ -16,6 +16,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/cost/strategy_cost.h"
+#include "tessera/planner/space.h"
 
 namespace tessera::planner {
 
@@ -71,8 +72,9 @@ bool to_int(const std::string& text, int& value) {
 }
 
 constexpr std::array<std::string_view, 5> kNeeded = {"pp", "dp", "tp", "mbs", "layer_boundaries"};
-constexpr std::array<std::string_view, 9> kOptional = {
+constexpr std::array<std::string_view, 10> kOptional = {
     "placement",
+    "node_order",
     "nodes",
     "global_batch",
     "zero",
@@ -172,19 +174,20 @@ class Table {
     return text.front() - '0';
   }
 
-  std::vector<int> boundaries(const Row& row) const {
-    std::string text = cell(row, "layer_boundaries");
+  std::vector<int> list(const Row& row, const std::string& name) const {
+    const auto refuse = [&name](const std::string& found) -> ConfigError {
+      return ConfigError(str(name, ": found \"", found, "\"; write numbers as in [0;15;30]"));
+    };
+    const std::string text = cell(row, name);
     if (text.size() < 2 || text.front() != '[' || text.back() != ']') {
-      throw ConfigError(
-          str("layer_boundaries: found \"", text, "\"; write numbers as in [0;15;30]"));
+      throw refuse(text);
     }
     std::istringstream in(text.substr(1, text.size() - 2));
     std::vector<int> numbers;
     for (std::string part; std::getline(in, part, ';');) {
       int value = 0;
       if (!to_int(plain(part), value)) {
-        throw ConfigError(
-            str("layer_boundaries: found \"", part, "\"; write numbers as in [0;15;30]"));
+        throw refuse(part);
       }
       numbers.push_back(value);
     }
@@ -253,7 +256,7 @@ PricedRow price_row(
   strategy.dp = table.number(row, "dp");
   strategy.tp = table.number(row, "tp");
   strategy.microbatch_size = table.number(row, "mbs");
-  strategy.boundaries = table.boundaries(row);
+  strategy.boundaries = table.list(row, "layer_boundaries");
   strategy.stages_per_rank = table.number_or(row, "stages_per_rank", 1);
   if (strategy.stages_per_rank > 1) {
     // What Megatron's interleaved order holds: a microbatch for each rank, and once more for one
@@ -270,16 +273,22 @@ PricedRow price_row(
   if (table.find("placement") >= 0) {
     strategy.placement = table.cell(row, "placement");
   }
+  std::vector<int> nodes(cluster.nodes.size());
+  std::iota(nodes.begin(), nodes.end(), 0);
+  if (table.find("node_order") >= 0) {
+    nodes = table.list(row, "node_order");
+    check_node_order(nodes, cluster, "node_order");
+  }
+  const std::vector<int> order = devices_in_order(cluster, nodes);
   const auto& cuts = strategy.boundaries;
   const bool whole = cuts.size() == static_cast<std::size_t>(strategy.stages()) + 1 &&
                      cuts.front() == 0 && cuts.back() == static_cast<int>(model.layers.size()) &&
                      std::is_sorted(cuts.begin(), cuts.end());
-  if (whole && std::adjacent_find(cuts.begin(), cuts.end()) != cuts.end()) {
+  if (strategy.devices() == cluster.device_count() && whole &&
+      std::adjacent_find(cuts.begin(), cuts.end()) != cuts.end()) {
     priced.runs = false;
     return priced;
   }
-  std::vector<int> order(static_cast<std::size_t>(cluster.device_count()));
-  std::iota(order.begin(), order.end(), 0);
   // lay_out needs degrees that fill the cluster, so validate them first.
   strategy.device_of_rank = order;
   cost::validate(

@@ -100,7 +100,7 @@ TEST(Turns, AreNotComparedWithTheBound) {
   std::iter_swap(result.best.begin(), plain);
   EXPECT_THAT(
       summary(result, few.model),
-      testing::HasSubstr("of one stage a rank, whatever the placement and the cuts: the first is"));
+      testing::HasSubstr("of one stage a rank, whatever the placement and the cuts: the first"));
 }
 
 TEST(Turns, AreWrittenAsAPartition) {

@@ -162,7 +162,7 @@ TEST(WrittenPlan, TheSummaryCountsFromOneAndSaysTheGap) {
   EXPECT_THAT(
       text(),
       testing::EndsWith("\n  lower bound 2.0000 s by estimate, whatever the placement and the "
-                        "cuts: the first is 25.0 % above it at most\n"));
+                        "cuts: the first, 2.5000 s by estimate, is 25.0 % above it at most\n"));
   result.lower_bound = 2.5;
   EXPECT_THAT(text(), testing::EndsWith("the first is the optimum\n"));
 }
