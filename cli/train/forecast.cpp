@@ -222,7 +222,7 @@ double step_seconds(
             cluster.device_count(),
             " devices, the job has ",
             degrees.world_size(),
-            " ranks"));
+            " ranks; --ranks says how many it will have"));
   }
   const cost::DescribedModel model = planner::describe_traced(forecast.traced, cluster);
   cost::Strategy strategy;

@@ -308,6 +308,9 @@ bool Trainer::resume() {
   read({.name = "sampler"}, sampler);
   as_config_error([&] { sampler_->set_state(sampler.dump()); });
   tell(str("resumed from ", loaded->path, ", step ", first_step_, ", state ", loaded->state_hash));
+  if (first_step_ >= job_.steps) {
+    tell(str("nothing is left to do: the run ends at step ", job_.steps));
+  }
   return true;
 }
 

@@ -43,6 +43,21 @@ void check_writable(const std::string& path) {
   }
 }
 
+/// Returns under which name the log of an earlier run stays, "" where there is none.
+std::string set_aside(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (!fs::is_regular_file(path, ignored) || fs::file_size(path, ignored) == 0) {
+    return "";
+  }
+  std::string other;
+  for (int i = 1; other.empty() || fs::exists(other); ++i) {
+    other = str(path, ".", i);
+  }
+  fs::rename(path, other, ignored);
+  return ignored ? "" : other; // whoever writes the new one says why it cannot be
+}
+
 } // namespace
 
 void Trainer::start_log() {
@@ -84,9 +99,12 @@ void Trainer::start_log() {
   if (arguments_.log.empty()) {
     return;
   }
-  log_.emplace(
-      arguments_.log,
-      first_step_ > 0 ? report::RunLogWriter::Mode::kContinue : report::RunLogWriter::Mode::kNew);
+  using Mode = report::RunLogWriter::Mode;
+  const Mode mode = first_step_ > 0 ? Mode::kContinue : Mode::kNew;
+  if (const std::string kept = mode == Mode::kNew ? set_aside(arguments_.log) : ""; !kept.empty()) {
+    tell(str("the log of an earlier run is kept as ", kept));
+  }
+  log_.emplace(arguments_.log, mode);
   report::RunFacts facts;
   facts.model = model_name(job_);
   facts.run_id = run_id_;

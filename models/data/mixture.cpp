@@ -1,6 +1,8 @@
 #include "models/data/mixture.h"
 
 #include <cmath>
+#include <filesystem>
+#include <system_error>
 
 #include "tessera/base/error.h"
 #include "tessera/base/hash.h"
@@ -80,6 +82,15 @@ std::vector<TokenDataset>
 open_parts(const std::vector<MixturePart>& parts, const char* file, bool verify) {
   std::vector<TokenDataset> datasets;
   for (const MixturePart& part : parts) {
+    if (std::error_code ignored; !std::filesystem::is_directory(part.directory, ignored)) {
+      throw ConfigError(
+          str("'",
+              part.directory,
+              "', a data folder of the job (data.directory, data.mixture), does not exist; `tessera "
+              "data prepare --output ",
+              part.directory,
+              "` makes it"));
+    }
     datasets.emplace_back(part.directory + "/" + file, verify);
     const TokenDataset& first = datasets.front();
     const TokenDataset& last = datasets.back();

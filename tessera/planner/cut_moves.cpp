@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <utility>
+#include <vector>
 
 #include "tessera/planner/pricer.h"
 #include "tessera/planner/space.h"
@@ -33,6 +34,20 @@ class CutMoves {
     }
   }
 
+  /// Goes on from the cuts of another strategy if they are faster.
+  void try_cuts_of(const Candidate& other) {
+    if (other.strategy.stages() != candidate_.strategy.stages() ||
+        other.strategy.boundaries == candidate_.strategy.boundaries) {
+      return;
+    }
+    Candidate fastest = candidate_;
+    try_cuts(other.strategy.boundaries, fastest);
+    if (fastest.simulated_seconds < candidate_.simulated_seconds) {
+      candidate_ = std::move(fastest);
+      run();
+    }
+  }
+
  private:
   int dp() const {
     return candidate_.strategy.dp;
@@ -57,16 +72,23 @@ class CutMoves {
   }
 
   void try_move(int first, int last, int layers, Candidate& fastest) {
+    std::vector<int> cuts = candidate_.strategy.boundaries;
+    for (int cut = first; cut <= last; ++cut) {
+      cuts[static_cast<std::size_t>(cut)] += layers;
+    }
+    if (std::adjacent_find(cuts.begin(), cuts.end(), std::greater_equal<>()) == cuts.end()) {
+      try_cuts(std::move(cuts), fastest);
+    }
+  }
+
+  // Sets `fastest` to the strategy under these cuts where it is faster and worth it.
+  void try_cuts(std::vector<int> cuts, Candidate& fastest) {
     if (left_ == 0 || (options_.stop != nullptr && options_.stop->load())) {
       return;
     }
     cost::Strategy strategy = candidate_.strategy;
-    for (int cut = first; cut <= last; ++cut) {
-      strategy.boundaries[static_cast<std::size_t>(cut)] += layers;
-    }
-    const auto& cuts = strategy.boundaries;
-    if (std::adjacent_find(cuts.begin(), cuts.end(), std::greater_equal<>()) != cuts.end() ||
-        (options_.runnable_only && ties_apart(strategy, model_))) {
+    strategy.boundaries = std::move(cuts);
+    if (options_.runnable_only && ties_apart(strategy, model_)) {
       return;
     }
     Candidate moved = pricer_.priced(std::move(strategy));
@@ -107,8 +129,15 @@ void move_cuts(
   }
   std::sort(order.begin(), order.end());
   order.resize(std::min(order.size(), kMostStrategies));
+  std::vector<CutMoves> moves;
   for (const auto& [seconds, index] : order) {
-    CutMoves(model, options, pricer, best[index]).run();
+    moves.emplace_back(model, options, pricer, best[index]).run();
+  }
+  // Each ends where no single move is faster; another's end may lie behind that.
+  for (std::size_t i = 0; i < moves.size(); ++i) {
+    for (const auto& [seconds, other] : order) {
+      moves[i].try_cuts_of(best[other]);
+    }
   }
 }
 

@@ -146,8 +146,12 @@ std::optional<std::string> not_runnable(
   }
   if (strategy.activation_checkpointing && !can.activation_checkpointing &&
       !candidate.can_recompute) {
-    return "it recomputes the activations of every layer, as was asked for, which a plan cannot "
-           "say; write \"activation_checkpointing\": \"each\" into the job";
+    return str(
+        "it recomputes the activations of every layer",
+        strategy.keeps_products ? " but products" : "",
+        ", which a plan cannot say; write \"activation_checkpointing\": \"",
+        strategy.keeps_products ? "selective" : "each",
+        "\" into the job");
   }
   if (!can.shared_parameters_apart && ties_apart(strategy, model)) {
     return "layers that share parameters are on different pipeline ranks";

@@ -251,3 +251,7 @@ refused "exclude each other" "$tessera" plan --model gpt2 --job job.json --clust
 sed 's/v100/abacus/g' v100.json > unknown.json
 refused "tessera probe" "$tessera" plan --model gpt2 --global-batch-size 16 \
   --cluster-file unknown.json
+cp v100.json measured.json
+refused "is the file of --cluster-file, which would be lost" "$tessera" plan --model gpt2 \
+  --sequence 128 --global-batch-size 16 --cluster-file measured.json -o ./measured.json
+cmp v100.json measured.json || fail "the cluster file has changed"

@@ -50,6 +50,12 @@ grep -q "can be resumed (exit status 75)" long.txt || fail "75: $(tail -n 5 long
 if grep -q "^---\|mpirun\|ended with exit" long.txt; then fail "noise: $(tail -n 20 long.txt)"; fi
 [ ! -e long/.lock ] && [ ! -e long.jsonl.lock ] || fail "locks stay: $(ls -A long .)"
 
+# A new run keeps the log of an earlier one.
+cp long.jsonl earlier.jsonl
+"$tessera" launch -n 2 -- "$tessera" train other.json --log long.jsonl > kept.txt 2>&1 || fail "$(cat kept.txt)"
+grep -q "the log of an earlier run is kept as long.jsonl.1" kept.txt || fail "kept: $(cat kept.txt)"
+cmp earlier.jsonl long.jsonl.1 || fail "the earlier log has changed"
+
 # Killed: the lock that stays behind is recognised.
 job alone 1e-3 100000 "" ""
 "$tessera" train alone.json > alone.txt 2>&1 &

@@ -118,6 +118,12 @@ def check_refusals(folder):
     simulate(folder, 1, "--pp", "1", "--dp", "1", "--device-hours", "0", fails="--device-hours")
     simulate(folder, 1, "--global-batch-size", "0", fails="--global-batch-size")
     simulate(folder, 1, "--memory-limit", "0", fails="--memory-limit")
+    simulate(folder, 1, "--memory-limit", "1.5x", fails="must be bytes above 0, as 24GiB, 0.5GiB")
+    simulate(folder, 1, "--memory-limit", "1.5GiB")
+    halves = ("--pp", "2", "--dp", "1", "--layer-boundaries", "0;1;4")
+    assert seconds(simulate(folder, 2, *halves, "--node-order", "1,0")) == seconds(
+        simulate(folder, 2, *halves))
+    simulate(folder, 2, *halves, "--node-order", "1,1", fails="--node-order: write each")
     simulate(folder, 2, "--pp", "2", fails="--pp and --dp belong together")
     simulate(folder, 1, "--pp", "2", "--dp", "1", fails="devices")
     simulate(

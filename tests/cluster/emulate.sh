@@ -2,7 +2,9 @@
 # namespaces joined by a bridge, links slowed by tc, hosts slowed by quotas of
 # processor time. Before: tessera=PROGRAM, and one entry a host in
 #   hosts=(a b)  slots=(2 1)  rates=(1gbit 100mbit)  shares=(100 50)  processors=(0 1)
-# (shares: percent of one processor; processors: the one each host runs on, counted among those that
+# (rates: of links, beside a processor whose product of two matrices of 512 reaches 118 GFLOP/s in
+# f32; they are divided as this machine is slower, since what a plan gains is a matter of both;
+# shares: percent of one processor; processors: the one each host runs on, counted among those that
 # this script may use, so that hosts on different ones take no time from each other).
 # After: `launch COMMAND...` runs it on every rank, `on_head COMMAND...` on the first host alone,
 # $work is a folder of its own with a host file `hosts`, everything is removed at the end.
@@ -19,9 +21,27 @@ clean() {
   remove_hosts
 }
 
+# Prints the rates as slow as this machine.
+scaled_rates() { # rate...
+  local probed
+  probed=$(mktemp)
+  OMP_NUM_THREADS=1 "$tessera" probe --quick -o "$probed" > /dev/null
+  python3 - "$probed" "$@" << 'PY'
+import json, sys
+kind = next(iter(json.load(open(sys.argv[1]))["devices"].values()))
+seconds = {size: forward for size, forward, _ in kind["product_seconds"]["f32"]}[512]
+speed = 2 * 512**3 / seconds / 118e9
+for rate in sys.argv[2:]:
+    mbit = float(rate[:-4]) * {"mbit": 1, "gbit": 1000}[rate[-4:]]
+    print(f"{round(mbit * speed * 1000)}kbit")
+PY
+  rm -f "$probed"
+}
+
 command -v tc > /dev/null || skip "no program tc; install the Debian package iproute2"
 trap clean EXIT
 make_hosts tsr$$ 10.77.0
+mapfile -t rates < <(scaled_rates "${rates[@]}")
 for i in "${!hosts[@]}"; do
   # Out of the host, and into it.
   ip netns exec "$prefix${hosts[$i]}" tc qdisc add dev eth0 root tbf \

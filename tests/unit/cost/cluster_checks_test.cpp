@@ -104,6 +104,31 @@ TEST(ClusterChecks, MeasuredTimesAreOfSomething) {
   EXPECT_THAT(collective({"all_reduce", 2, 1, 0, 1, {}}), HasSubstr("2 ranks, 0 bytes"));
   EXPECT_THAT(collective({"all_reduce", 2, 1, 1, 0, {}}), HasSubstr("in 0 s"));
   EXPECT_THAT(collective({"all_reduce", 2, 2, 1, 1, {-1, 1}}), HasSubstr("found [-1, 1]"));
+  EXPECT_EQ(collective({"all_to_all", 2, 1, 1, 1, {}}), "accepted");
+  EXPECT_THAT(
+      collective({"allreduce", 2, 1, 1, 1, {}}),
+      HasSubstr("operation: found \"allreduce\"; write all_reduce, all_gather"));
+  EXPECT_THAT(
+      collective({"all_reduce", 2, 3, 1, 1, {}}),
+      HasSubstr("of 2 ranks on 3 nodes; write at least as many ranks"));
+}
+
+TEST(ClusterChecks, HostsAndWattsAreToldApart) {
+  EXPECT_EQ(refusal([](Cluster& c) { c.nodes[0].host = "a"; }), "accepted"); // others have no name
+  EXPECT_THAT(
+      refusal([](Cluster& c) { c.nodes[0].host = c.nodes[2].host = "a"; }),
+      HasSubstr("nodes[2].host: found \"a\", the host of nodes[0]; name each host once"));
+  const auto watts = [](double watts, double idle) {
+    return refusal([&](Cluster& c) {
+      c.kinds[0].watts = watts;
+      c.kinds[0].idle_watts = idle;
+    });
+  };
+  EXPECT_EQ(watts(300, 300), "accepted");
+  EXPECT_EQ(watts(0, 30), "accepted");
+  EXPECT_THAT(
+      watts(300, 301),
+      HasSubstr("devices.fast.idle_watts: found 301; write at most its watts, 300"));
 }
 
 TEST(ClusterChecks, MeasuredSeriesAscendAndBelongTogether) {

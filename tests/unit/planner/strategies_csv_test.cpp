@@ -114,11 +114,32 @@ TEST(PriceTable, StagesInTurnsShortenTheBubble) {
   EXPECT_THAT(refusal(head + "2,2,1,1,[0;2;4],0\n"), HasSubstr("stages_per_rank: found"));
 }
 
+TEST(PriceTable, RanksTakeNodesInTheOrderOfARow) {
+  const std::string head = "pp,dp,tp,mbs,layer_boundaries,node_order\n";
+  const auto seconds_of = [](const std::string& csv) {
+    return price_rows(csv, "s.csv", cost::small_model(4), cost::small_cluster(1, 1), {})
+        .rows.at(0)
+        .seconds();
+  };
+  const double fast_first = seconds_of(head + "2,2,1,1,[0;3;4],[0;1]\n");
+  EXPECT_EQ(fast_first, seconds_of("pp,dp,tp,mbs,layer_boundaries\n2,2,1,1,[0;3;4]\n"));
+  EXPECT_GT(seconds_of(head + "2,2,1,1,[0;3;4],[1;0]\n"), 1.5 * fast_first);
+  for (const char* order : {"[0;0]", "[0]", "[0;2]"}) {
+    EXPECT_THAT(
+        refusal(head + "2,2,1,1,[0;3;4]," + order + "\n"),
+        HasSubstr("node_order: write each of the cluster file's nodes once, from 0 to 1"));
+  }
+  EXPECT_THAT(refusal(head + "2,2,1,1,[0;3;4],1\n"), HasSubstr("node_order: found \"1\""));
+}
+
 TEST(PriceTable, AStageWithoutLayersDoesNotRun) {
   const std::string out = priced("pp,dp,tp,mbs,layer_boundaries\n2,2,1,1,[0;4;4]\n");
   EXPECT_THAT(out, HasSubstr("\n2,2,1,1,[0;4;4],inf,inf\n"));
   EXPECT_THAT(
       refusal("pp,dp,tp,mbs,layer_boundaries\n2,2,1,1,[0;3;3]\n"), HasSubstr("s.csv: line 2"));
+  EXPECT_THAT( // of other degrees than the cluster has
+      refusal("pp,dp,tp,mbs,layer_boundaries\n2,1,1,1,[0;4;4]\n"),
+      HasSubstr("number of devices"));
 }
 
 TEST(PriceTable, ARowMayRecomputeAllButTheLastProduct) {
