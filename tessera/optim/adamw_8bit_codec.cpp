@@ -48,6 +48,7 @@ state::OptimizerCodec adamw_8bit_codec() {
   codec.state_type = typeid(AdamW8bitParamState);
   codec.options_type = typeid(AdamW8bitOptions);
   codec.state_has_parameter_shape = true;
+  codec.options_are_visited = true;
   codec.state_fields = [](const state::OptimizerCodec::State& state) {
     const auto& own = static_cast<const AdamW8bitParamState&>(state);
     return state::detail::to_fields(

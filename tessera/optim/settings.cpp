@@ -70,7 +70,7 @@ std::string text_of(const c10::IValue& value) {
 std::string other_options(const torch::optim::OptimizerOptions& options) {
   std::string text;
   const state::OptimizerCodec* codec = state::find_codec(options);
-  if (codec == nullptr) {
+  if (codec == nullptr || !codec->options_are_visited) {
     return text;
   }
   for (const auto& [name, value] : codec->option_fields(options)) {

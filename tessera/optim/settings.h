@@ -13,7 +13,7 @@ struct OptimizerSettings {
   std::int64_t parameters = 0; // that it was made with
   std::int64_t updates = 0; // calls of `step`
   std::vector<double> rates; // learning rate of each parameter group
-  std::vector<std::string> options; // its others in words; "" where the optimizer has no codec
+  std::vector<std::string> options; // its others in words; "" where none names its options
 };
 /// Of all optimizers, in the order in which they were made.
 using Settings = std::vector<OptimizerSettings>;

@@ -26,6 +26,9 @@ struct OptimizerCodec {
   std::type_index options_type = typeid(void);
   /// Every state tensor with a dimension has the shape of its parameter.
   bool state_has_parameter_shape = false;
+  /// Options name their members (visit_fields); others go through an archive in memory, which costs
+  /// too much for every step.
+  bool options_are_visited = false;
   std::function<Fields(const State&)> state_fields;
   std::function<std::unique_ptr<State>(const Fields&)> make_state;
   std::function<Fields(const Options&)> option_fields;
@@ -120,6 +123,7 @@ OptimizerCodec make_optimizer_codec(std::string kind, bool state_has_parameter_s
   codec.state_type = typeid(State);
   codec.options_type = typeid(Options);
   codec.state_has_parameter_shape = state_has_parameter_shape;
+  codec.options_are_visited = detail::HasVisitableFields<Options>;
   codec.state_fields = [](const OptimizerCodec::State& state) {
     return detail::to_fields(static_cast<const State&>(state));
   };

@@ -176,7 +176,7 @@ with tempfile.TemporaryDirectory() as work:
     for output in ("run.jsonl", "report.html"):
         text = call(PROGRAM, "report", "run.jsonl", "--export-csv", output, status=2)
         assert "would be lost" in text or "name two files" in text, text
-    assert "cannot write 'no/run.csv'" in call(
+    assert '"no/run.csv" cannot be written: No such file' in call(
         PROGRAM, "report", "run.jsonl", "--export-csv", "no/run.csv", status=1)
     assert "cannot make folder 'run.csv'" in call(
         PROGRAM, "report", "run.jsonl", "--export-tensorboard", "run.csv", status=1)

@@ -272,7 +272,7 @@ with tempfile.TemporaryDirectory() as work:
         json.dump(BASE, file)
     with open("folder.json", "w", encoding="utf-8") as file:
         json.dump(changed(parallel={"ddp": True}, data={"directory": "missing"}), file)
-    for job, words in (("world.json", "ddp is false"), ("folder.json", "missing")):
+    for job, words in (("world.json", "ddp is false"), ("folder.json", "does not exist")):
         said = run(PROGRAM, "launch", "-n", "2", "--", PROGRAM, "train", job, status=2)
         assert said.count(words) == 1 and "still ran" not in said, said
 
