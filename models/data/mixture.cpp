@@ -83,13 +83,13 @@ open_parts(const std::vector<MixturePart>& parts, const char* file, bool verify)
   std::vector<TokenDataset> datasets;
   for (const MixturePart& part : parts) {
     if (std::error_code ignored; !std::filesystem::is_directory(part.directory, ignored)) {
-      throw ConfigError(
-          str("'",
-              part.directory,
-              "', a data folder of the job (data.directory, data.mixture), does not exist; `tessera "
-              "data prepare --output ",
-              part.directory,
-              "` makes it"));
+      throw ConfigError(str(
+          "'",
+          part.directory,
+          "', a data folder of the job (data.directory, data.mixture), does not exist; `tessera "
+          "data prepare --output ",
+          part.directory,
+          "` makes it"));
     }
     datasets.emplace_back(part.directory + "/" + file, verify);
     const TokenDataset& first = datasets.front();

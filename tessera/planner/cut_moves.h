@@ -9,10 +9,10 @@ namespace tessera::planner {
 
 /// Moves the cuts of the fastest pipelines of `best` by single layers, one cut or neighbouring ones
 /// together, as long as the simulator finds an iteration faster by one in a hundred; then each of
-/// them goes on from the cuts of the others where these are faster. Layers are assigned by an estimate
-/// that counts a message between stages once an iteration, so what a slow link or large messages
-/// cost in every microbatch shows in the simulator alone. Requires simulated candidates. Moves that
-/// do not fit, or part layers that must stay together, are left out.
+/// them goes on from the cuts of the others where these are faster. Layers are assigned by an
+/// estimate that counts a message between stages once an iteration, so what a slow link or large
+/// messages cost in every microbatch shows in the simulator alone. Requires simulated candidates.
+/// Moves that do not fit, or part layers that must stay together, are left out.
 ///
 /// Cost: at most 400 simulations of each of five strategies, fewer where they are long.
 void move_cuts(
