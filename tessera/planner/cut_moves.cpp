@@ -24,7 +24,7 @@ class CutMoves {
       Candidate& candidate)
       : model_(model), options_(options), pricer_(pricer), candidate_(candidate) {
     constexpr int kMostSimulations = 400;
-    constexpr int kMostCalls = 2'000'000; // of stages, in all simulations together
+    constexpr int kMostCalls = 2'000'000; // microbatches through stages, in all
     const int calls = std::max(1, candidate.microbatches * candidate.strategy.stages() * dp());
     left_ = std::min(kMostSimulations, kMostCalls / calls);
   }
@@ -133,7 +133,7 @@ void move_cuts(
   for (const auto& [seconds, index] : order) {
     moves.emplace_back(model, options, pricer, best[index]).run();
   }
-  // Each ends where no single move is faster; another's end may lie behind that.
+  // Each has ended in a local optimum, and the cuts of another one may be faster still.
   for (std::size_t i = 0; i < moves.size(); ++i) {
     for (const auto& [seconds, other] : order) {
       moves[i].try_cuts_of(best[other]);
