@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/planner/fastest_of.h"
 #include "tessera/planner/pricer.h"
 #include "tessera/planner/space.h"
 
@@ -121,22 +122,16 @@ void move_cuts(
     std::vector<Candidate>& best) {
   constexpr std::size_t kMostStrategies = 5;
   const Pricer pricer(model, cluster, options);
-  std::vector<std::pair<double, std::size_t>> order;
-  for (std::size_t i = 0; i < best.size(); ++i) {
-    if (best[i].strategy.pp > 1) {
-      order.emplace_back(best[i].seconds(), i);
-    }
-  }
-  std::sort(order.begin(), order.end());
-  order.resize(std::min(order.size(), kMostStrategies));
+  const std::vector<std::size_t> pipelines = fastest_of(
+      best, kMostStrategies, [](const Candidate& candidate) { return candidate.strategy.pp > 1; });
   std::vector<CutMoves> moves;
-  for (const auto& [seconds, index] : order) {
+  for (const std::size_t index : pipelines) {
     moves.emplace_back(model, options, pricer, best[index]).run();
   }
   // Each has ended in a local optimum, and the cuts of another one may be faster still.
-  for (std::size_t i = 0; i < moves.size(); ++i) {
-    for (const auto& [seconds, other] : order) {
-      moves[i].try_cuts_of(best[other]);
+  for (CutMoves& of_one : moves) {
+    for (const std::size_t other : pipelines) {
+      of_one.try_cuts_of(best[other]);
     }
   }
 }

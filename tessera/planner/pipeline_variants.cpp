@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "tessera/planner/fastest_of.h"
 #include "tessera/planner/pricer.h"
 #include "tessera/planner/space.h"
 
@@ -41,16 +42,11 @@ void add_pipeline_variants(
   constexpr double kWorthIt = 0.995;
   const Pricer pricer(model, cluster, options);
   const int layers = static_cast<int>(model.layers.size());
-  std::vector<std::pair<double, std::size_t>> order;
-  for (std::size_t i = 0; i < best.size(); ++i) {
-    if (has_turns(best[i].strategy) && best[i].microbatches > 1) {
-      order.emplace_back(best[i].seconds(), i);
-    }
-  }
-  std::sort(order.begin(), order.end());
-  order.resize(std::min(order.size(), kMostStrategies));
+  const auto may_turn = [](const Candidate& candidate) {
+    return has_turns(candidate.strategy) && candidate.microbatches > 1;
+  };
   std::vector<Candidate> found;
-  for (const auto& [seconds, index] : order) {
+  for (const std::size_t index : fastest_of(best, kMostStrategies, may_turn)) {
     const Candidate& plain = best[index];
     const cost::LayerTable table(model, cluster, plain.strategy, options.constants);
     std::optional<Candidate> fastest;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "tessera/base/index.h"
+#include "tessera/planner/fastest_of.h"
 #include "tessera/planner/pricer.h"
 #include "tessera/planner/space.h"
 
@@ -186,21 +187,16 @@ void add_whole_layers(
     return;
   }
   constexpr std::size_t kMostStrategies = 8;
-  std::vector<std::pair<double, std::size_t>> order;
   double fastest = std::numeric_limits<double>::infinity();
   for (const Candidate& candidate : best) {
     fastest = std::min(fastest, candidate.seconds());
   }
-  for (std::size_t i = 0; i < best.size(); ++i) {
-    if (may_have_whole_layers(model, best[i].strategy)) {
-      order.emplace_back(best[i].seconds(), i);
-    }
-  }
-  std::sort(order.begin(), order.end());
-  order.resize(std::min(order.size(), kMostStrategies));
+  const auto may_have = [&](const Candidate& candidate) {
+    return may_have_whole_layers(model, candidate.strategy);
+  };
   const Pricer pricer(model, cluster, options);
   std::vector<Candidate> found;
-  for (const auto& [seconds, index] : order) {
+  for (const std::size_t index : fastest_of(best, kMostStrategies, may_have)) {
     auto candidate = WholeLayers(model, cluster, options, pricer, best[index]).fastest();
     if (candidate && candidate->seconds() < fastest) {
       found.push_back(std::move(*candidate));
