@@ -28,12 +28,19 @@ namespace {
 
 constexpr form::Bounds kNotNegative = form::at_least(0);
 
-double sum_of(const std::vector<double>& weights) {
+template <typename Part> // MixturePart or KeptMixturePart
+double sum_of_weights(const std::vector<Part>& parts) {
   double sum = 0;
-  for (const double weight : weights) {
-    sum += weight;
+  for (const Part& part : parts) {
+    sum += part.weight;
   }
   return sum;
+}
+
+// Only shares matter: weights of 1 and 1 are those of 2 and 2.
+bool is_same_share(double one, double of_one, double other, double of_other) {
+  constexpr double kRounding = 1e-12;
+  return std::abs(one / of_one - other / of_other) <= kRounding * (one / of_one);
 }
 
 } // namespace
@@ -67,13 +74,10 @@ std::string to_text(const std::vector<MixturePart>& parts) {
   if (parts.size() == 1) {
     return parts.front().directory;
   }
-  std::vector<double> weights;
-  for (const MixturePart& part : parts) {
-    weights.push_back(part.weight);
-  }
+  const double sum = sum_of_weights(parts);
   std::string text;
   for (const MixturePart& part : parts) {
-    text += str(text.empty() ? "" : " + ", part.directory, " x ", part.weight / sum_of(weights));
+    text += str(text.empty() ? "" : " + ", part.directory, " x ", part.weight / sum);
   }
   return text;
 }
@@ -168,6 +172,8 @@ std::string mixture_differences(
         ", the job ",
         parts.size());
   }
+  const double kept_sum = sum_of_weights(kept);
+  const double sum = sum_of_weights(parts);
   std::string text;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const auto was = data_hashes_from_json(kept[i].hashes.dump(), kOrigin);
@@ -175,7 +181,7 @@ std::string mixture_differences(
     if (!what.empty()) {
       text += (text.empty() ? "" : "\n") + what;
     }
-    if (parts.size() > 1 && kept[i].weight != parts[i].weight) {
+    if (!is_same_share(kept[i].weight, kept_sum, parts[i].weight, sum)) {
       text +=
           str(text.empty() ? "" : "\n",
               "  weight of ",

@@ -36,10 +36,11 @@ foreach(file IN LISTS package_files)
   endforeach()
 endforeach()
 
-set(configure ${CMAKE_COMMAND} -S "${CONSUMER}" -B "${build}" -G "${GENERATOR}"
+set(options -S "${CONSUMER}" -G "${GENERATOR}"
   "-DCMAKE_PREFIX_PATH=${prefix}" "-DCMAKE_BUILD_TYPE=${BUILD_TYPE}"
-  "-DCMAKE_CXX_COMPILER=${COMPILER}" "-DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}"
+  "-DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}"
   "-DCMAKE_CXX_FLAGS=${FLAGS}" -DCMAKE_EXPORT_COMPILE_COMMANDS=ON)
+set(configure ${CMAKE_COMMAND} ${options} -B "${build}" "-DCMAKE_CXX_COMPILER=${COMPILER}")
 if(OTHER_TORCH)
   # Not named, the system's is found: refused, with both versions.
   execute_process(COMMAND ${configure} RESULT_VARIABLE status OUTPUT_QUIET ERROR_VARIABLE output)
@@ -48,10 +49,12 @@ if(OTHER_TORCH)
   endif()
   file(REMOVE_RECURSE "${build}")
 endif()
+set(torch_option "")
 if(TORCH_CONFIG)
   cmake_path(GET TORCH_CONFIG PARENT_PATH torch_folder)
-  list(APPEND configure "-DTorch_DIR=${torch_folder}")
+  set(torch_option "-DTorch_DIR=${torch_folder}")
 endif()
+list(APPEND configure ${torch_option})
 run(${configure})
 file(READ "${build}/compile_commands.json" commands)
 foreach(ours IN ITEMS cmake_pch tessera_pch -fpch-preprocess -Werror -Wextra)
@@ -70,4 +73,12 @@ run("${build}/script")
 run("${build}/module")
 if(NOT output MATCHES "3 rows of 2")
   message(FATAL_ERROR "module printed: ${output}")
+endif()
+
+if(OTHER_COMPILER)
+  set(other "${WORK}/other")
+  run(${CMAKE_COMMAND} ${options} ${torch_option} -B "${other}"
+    "-DCMAKE_CXX_COMPILER=${OTHER_COMPILER}")
+  run(${CMAKE_COMMAND} --build "${other}" --target script)
+  run("${other}/script")
 endif()

@@ -181,6 +181,9 @@ TEST_F(Folders, WhatDiffersIsNamed) {
   EXPECT_EQ(
       mixture_differences(kept, heavier, hashes(heavier)),
       "  weight of " + path("bb") + ": the checkpoint has 1, the job 2");
+  auto scaled = parts;
+  scaled[0].weight = scaled[1].weight = 0.3;
+  EXPECT_EQ(mixture_differences(kept, scaled, hashes(scaled)), "");
   const std::vector<MixturePart> other{parts[0], folder("ccc", 100, "one")};
   EXPECT_THAT(
       mixture_differences(kept, other, hashes(other)),
