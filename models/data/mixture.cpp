@@ -37,10 +37,20 @@ double sum_of_weights(const std::vector<Part>& parts) {
   return sum;
 }
 
-// Only shares matter: weights of 1 and 1 are those of 2 and 2.
-bool is_same_share(double one, double of_one, double other, double of_other) {
+// Weights of 1 and 1 draw what 2 and 2 draw.
+bool have_same_shares(
+    const std::vector<KeptMixturePart>& kept,
+    const std::vector<MixturePart>& parts) {
   constexpr double kRounding = 1e-12;
-  return std::abs(one / of_one - other / of_other) <= kRounding * (one / of_one);
+  const double kept_sum = sum_of_weights(kept);
+  const double sum = sum_of_weights(parts);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const double share = parts[i].weight / sum;
+    if (std::abs(kept[i].weight / kept_sum - share) > kRounding * share) {
+      return false;
+    }
+  }
+  return true;
 }
 
 } // namespace
@@ -172,8 +182,7 @@ std::string mixture_differences(
         ", the job ",
         parts.size());
   }
-  const double kept_sum = sum_of_weights(kept);
-  const double sum = sum_of_weights(parts);
+  const bool same_shares = have_same_shares(kept, parts);
   std::string text;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const auto was = data_hashes_from_json(kept[i].hashes.dump(), kOrigin);
@@ -181,7 +190,7 @@ std::string mixture_differences(
     if (!what.empty()) {
       text += (text.empty() ? "" : "\n") + what;
     }
-    if (!is_same_share(kept[i].weight, kept_sum, parts[i].weight, sum)) {
+    if (!same_shares && kept[i].weight != parts[i].weight) {
       text +=
           str(text.empty() ? "" : "\n",
               "  weight of ",
