@@ -38,7 +38,7 @@ CLI::Validator size_in_bytes() {
         double value = 0;
         const char* end = text.data() + text.size();
         const auto [rest, failure] = std::from_chars(text.data(), end, value);
-        static const std::map<std::string, double> units = {
+        static const std::map<std::string, double> kUnits = {
             {"", 1},
             {"b", 1},
             {"kb", 1024.0},
@@ -49,9 +49,9 @@ CLI::Validator size_in_bytes() {
             {"gib", 1073741824.0},
             {"tb", 1099511627776.0},
             {"tib", 1099511627776.0}};
-        const auto unit = units.find(CLI::detail::to_lower(std::string(rest, end)));
+        const auto unit = kUnits.find(CLI::detail::to_lower(std::string(rest, end)));
         constexpr double kMost = 1e18;
-        if (failure != std::errc() || unit == units.end() || !(value > 0) ||
+        if (failure != std::errc() || unit == kUnits.end() || !(value > 0) ||
             !(value * unit->second < kMost)) {
           return str("must be bytes above 0, as 24GiB, 0.5GiB or 2000000, found '", text, "'");
         }

@@ -251,6 +251,7 @@ int try_best(
   }
   const std::vector<std::size_t> tried = tried_of(options, result);
   std::vector<planner::Candidate> candidates;
+  candidates.reserve(tried.size());
   for (const std::size_t i : tried) {
     candidates.push_back(result.best[i]);
   }
