@@ -42,7 +42,8 @@ ExpertsImpl::ExpertsImpl(const ExpertsOptions& given) : options(given) {
 std::tuple<at::Tensor, at::Tensor> ExpertsImpl::forward(const at::Tensor& x) {
   const auto& o = options;
   const at::Tensor tokens = x.reshape({-1, o.hidden_size});
-  const nn::Routing routing = nn::route(at::linear(tokens.to(at::kFloat), gate_.to(at::kFloat)), o);
+  const at::ScalarType type = at::promoteTypes(tokens.scalar_type(), at::kFloat);
+  const nn::Routing routing = nn::route(at::linear(tokens.to(type), gate_.to(type)), o);
   const at::Tensor expert_of = routing.slots.div(routing.capacity, "floor");
   at::Tensor y = at::zeros_like(tokens);
   for (std::int64_t e = 0; e < o.num_experts; ++e) {

@@ -98,14 +98,7 @@ OrderedJson describe(const std::string& folder) {
     said["train_documents"] = number_or_null(facts.train_documents);
     said["validation_documents"] = number_or_null(facts.validation_documents);
     said["hashes"] = OrderedJson::parse(data::to_json(found));
-    const OrderedJson manifest = parse_json(read_file(manifest_path), manifest_path);
-    const OrderedJson hashes =
-        manifest.is_object() && manifest.contains("hashes") ? manifest["hashes"] : OrderedJson();
-    const std::string different = data::differences(
-        data::data_hashes_from_json(hashes.dump(), manifest_path),
-        data::kManifestFile,
-        found,
-        folder);
+    const std::string different = data::differences_from_manifest(folder, found);
     if (!different.empty()) {
       said["error"] = different;
     }

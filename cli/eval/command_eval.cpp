@@ -2,12 +2,14 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 
 #include <torch/torch.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/base/hash.h"
 #include "tessera/base/json/parse.h"
 #include "tessera/tessera.h"
 
@@ -71,6 +73,7 @@ class Evaluation {
         tokens_(
             options.data + "/" +
             (options.split == "train" ? data::kTrainFile : data::kValidationFile)) {
+    check_folder();
     check_tokenizer(weights);
     if (options.reset_attention_mask) {
       open_documents();
@@ -158,6 +161,17 @@ class Evaluation {
   }
 
  private:
+  void check_folder() const {
+    data::DataHashes found;
+    (options_.split == "train" ? found.train : found.validation) =
+        hexadecimal(tokens_.content_hash());
+    if (const std::string path = data::tokenizer_path(options_.data);
+        std::filesystem::exists(path)) {
+      found.tokenizer = data::hash_of_tokenizer(path);
+    }
+    data::check_files_of_manifest(options_.data, found);
+  }
+
   void check_tokenizer(const Weights& weights) const {
     const std::string other =
         tokenizer_difference(weights, data::tokenizer_path(options_.data), options_.data);
@@ -247,7 +261,8 @@ void print(const Options& options, const Evaluation& evaluation, const Sum& sum)
     return;
   }
   std::printf(
-      "%s: %s of %s, %s: loss %.6f, perplexity %.4f, over %lld tokens (%llu samples of %lld)\n",
+      "%s: %s of %s, %s: loss %.6f, perplexity %.4f, over %lld tokens (%llu samples of %lld "
+      "tokens)\n",
       evaluation.weights().c_str(),
       options.split.c_str(),
       options.data.c_str(),

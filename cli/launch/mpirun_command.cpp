@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <map>
 #include <set>
 #include <sstream>
 
@@ -151,6 +152,7 @@ lay_out(const LaunchRequest& request, const UserOptions& user, const std::vector
 
 std::vector<Host> parse_hostfile(const std::string& text, const std::string& path) {
   std::vector<Host> hosts;
+  std::map<std::string, int> lines_with_slots; // by host
   std::istringstream lines(text);
   std::string line;
   for (int number = 1; std::getline(lines, line); ++number) {
@@ -161,10 +163,12 @@ std::vector<Host> parse_hostfile(const std::string& text, const std::string& pat
     }
     const std::string place = str(path, ": line ", number, ": slots");
     Host host;
+    bool says_slots = false;
     const auto colon = word.find(':');
     host.name = word.substr(0, colon);
     if (colon != std::string::npos) {
       host.slots = positive(word.substr(colon + 1), place);
+      says_slots = true;
     }
     while (words >> word) {
       const auto equals = word.find('=');
@@ -177,6 +181,22 @@ std::vector<Host> parse_hostfile(const std::string& text, const std::string& pat
       const int value = positive(word.substr(equals + 1), place);
       if (key == "slots") {
         host.slots = value;
+        says_slots = true;
+      }
+    }
+    // mpirun refuses it, but its reason is lost with the rest of what it says of hosts.
+    if (says_slots) {
+      const auto [first, is_new] = lines_with_slots.emplace(host.name, number);
+      if (!is_new) {
+        throw ConfigError(
+            str(path,
+                ": line ",
+                number,
+                ": the host '",
+                host.name,
+                "' has its slots on line ",
+                first->second,
+                " already; write it once, with their sum"));
       }
     }
     hosts.push_back(host);

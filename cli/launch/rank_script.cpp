@@ -41,6 +41,8 @@ if [ -n "$share" ] && [ "${OMPI_COMM_WORLD_LOCAL_SIZE:-1}" -gt 1 ]; then
 fi
 trap 'stopped=1; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null' USR1 TERM INT
 exec 3<&0
+# taskset would say that it is the one that failed.
+command -v -- "$1" > /dev/null 2>&1 || own=
 (trap '' USR1; exec ${own:+taskset -c "$own"} "$@") <&3 3<&- &
 child=$!
 exec 3<&-
@@ -63,8 +65,8 @@ if [ -z "$stopped" ] && [ "$status" -ne 0 ] && [ "$status" -ne 75 ]; then
     echo "$who ended with exit status $status" >&2
   fi
 fi
-# A rank that was asked to end has not done its work, whatever its status.
-[ -n "$stopped" ] || [ ! -w "$ends" ] || echo "$status ${OMPI_COMM_WORLD_SIZE:-1}" >> "$ends" # run_ranks.h
+# A rank that was asked to end has not done its work, unless it says so (75).
+[ -n "$stopped" ] && [ "$status" -ne 75 ] || [ ! -w "$ends" ] || echo "$status ${OMPI_COMM_WORLD_SIZE:-1}" >> "$ends" # run_ranks.h
 exit "$status")sh";
 
 } // namespace tessera::cli

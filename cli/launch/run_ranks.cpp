@@ -9,6 +9,8 @@
 
 #include "tessera/base/error.h"
 
+#include "cli/exit_status.h"
+
 namespace tessera::cli {
 
 namespace {
@@ -44,13 +46,13 @@ class RankEnds {
   RankEnds(const RankEnds&) = delete;
   RankEnds& operator=(const RankEnds&) = delete;
 
-  /// Returns whether as many ranks as the run had have ended, each with status 0.
-  bool all_ended_well() const {
+  /// Returns whether as many ranks as the run had have ended, each with this status.
+  bool all_ended_with(int wanted) const {
     std::ifstream file(path_);
     int ended = 0;
     int ranks = 0;
     for (int status = 0; file >> status >> ranks; ++ended) {
-      if (status != 0) {
+      if (status != wanted) {
         return false;
       }
     }
@@ -69,13 +71,23 @@ RunOutcome run_ranks(
     const std::function<bool()>& enough) {
   const RankEnds ends;
   RunOutcome outcome = run_child(command, grace, enough);
-  if (outcome.exit_status != 0 && !outcome.asked_to_end && ends.all_ended_well()) {
+  if (outcome.exit_status != 0 && !outcome.asked_to_end && ends.all_ended_with(0)) {
     std::fprintf(
         stderr,
         "tessera: mpirun ended with exit status %d although every rank ended with 0, as it does "
         "when a rank has not called MPI_Finalize; the run counts as done\n",
         outcome.exit_status);
     outcome.exit_status = 0;
+  } else if (
+      outcome.exit_status != kResumableStatus && outcome.asked_to_end &&
+      ends.all_ended_with(kResumableStatus)) {
+    // Asked twice it may crash while the ranks are at their end.
+    std::fprintf(
+        stderr,
+        "tessera: mpirun ended with exit status %d after every rank had stopped with everything "
+        "saved\n",
+        outcome.exit_status);
+    outcome.exit_status = kResumableStatus;
   }
   return outcome;
 }

@@ -294,6 +294,26 @@ void check_plateau(const Job& job, form::Faults& faults) {
   }
 }
 
+// Each optimizer has its own options; another one's is a job that means something else.
+void check_optimizer_options(const Job::Optimizer& optimizer, form::Faults& faults) {
+  const Job::Optimizer unset;
+  const bool is_sgd = optimizer.type == "sgd";
+  for (const auto& [key, said, of_sgd] :
+       {std::make_tuple("beta1", optimizer.beta1 != unset.beta1, false),
+        std::make_tuple("beta2", optimizer.beta2 != unset.beta2, false),
+        std::make_tuple("eps", optimizer.eps != unset.eps, false),
+        std::make_tuple("momentum", optimizer.momentum != unset.momentum, true)}) {
+    if (said && of_sgd != is_sgd) {
+      faults.add(
+          str("'optimizer.",
+              key,
+              "' has no effect with \"type\": \"",
+              optimizer.type,
+              "\"; leave it out"));
+    }
+  }
+}
+
 void check_couplings(const Job& job, bool has_warmup, form::Faults& faults) {
   const std::string& strategy = job.activation_checkpointing;
   if (strategy != "none" && !recompute::children_of_strategy(strategy)) {
@@ -324,6 +344,7 @@ void check_couplings(const Job& job, bool has_warmup, form::Faults& faults) {
         "; leave clip_norm out"));
   }
   check_plateau(job, faults);
+  check_optimizer_options(job.optimizer, faults);
   check_folders(job.data, faults);
   check_documents(job, faults);
   if (job.memory_limit_gib > 0 && job.strategy != "auto") {

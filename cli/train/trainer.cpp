@@ -292,6 +292,7 @@ bool Trainer::resume() {
   form::Faults faults(loaded->path);
   form::Reader read(content, faults);
   check_data(content);
+  warn_of_other_settings(content);
   read({.name = "step", .bounds = form::at_least(0)}, first_step_);
   steps_done_ = first_step_;
   if (content.contains("bad_steps")) {

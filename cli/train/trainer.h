@@ -82,6 +82,7 @@ class Trainer {
   bool resume();
   /// Throws: ConfigError when a checkpoint was made with other data.
   void check_data(const OrderedJson& content);
+  void warn_of_other_settings(const OrderedJson& content);
   void start_log();
   void log_partition();
   double train_step(std::int64_t number);

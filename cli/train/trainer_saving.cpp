@@ -6,6 +6,56 @@
 
 namespace tessera::cli {
 
+namespace {
+
+/// What decides which samples a step takes, and in which precision it computes. A checkpoint keeps
+/// it, so that a resumed run can say what has changed.
+OrderedJson settings_of(const Job& job) {
+  OrderedJson settings;
+  settings["parallel.seed"] = job.parallel.seed;
+  settings["data.sequence"] = job.data.sequence;
+  settings["data.batch"] = job.data.batch;
+  settings["accumulation"] = job.accumulation;
+  settings["precision"] = job.precision;
+  return settings;
+}
+
+std::string effect_of(const std::string& setting) {
+  if (setting == "parallel.seed") {
+    return " (the order of samples is another one from here: of this epoch some may come twice)";
+  }
+  if (setting == "data.sequence") {
+    return " (the place in the data is counted in samples, which have another length now)";
+  }
+  return "";
+}
+
+} // namespace
+
+void Trainer::warn_of_other_settings(const OrderedJson& content) {
+  if (!content.contains("settings")) {
+    return; // of an earlier version
+  }
+  const OrderedJson& kept = content.at("settings");
+  const OrderedJson settings = settings_of(job_);
+  std::string text;
+  for (const auto& [name, now] : settings.items()) {
+    if (kept.contains(name) && kept.at(name) != now) {
+      text +=
+          str("\n  ",
+              name,
+              ": the checkpoint has ",
+              kept.at(name).dump(),
+              ", the job ",
+              now.dump(),
+              effect_of(name));
+    }
+  }
+  if (!text.empty()) {
+    tell("warning: going on with other settings than the checkpoint was made with:" + text);
+  }
+}
+
 std::string Trainer::save(std::int64_t steps_done) {
   check_state_is_finite(steps_done);
   SaveOptions options;
@@ -29,6 +79,7 @@ std::string Trainer::save(std::int64_t steps_done) {
   if (!job_.plan.empty()) {
     content["strategy"] = {{"processes", size()}, {"plan", OrderedJson::parse(job_.plan)}};
   }
+  content["settings"] = settings_of(job_);
   content["data"] = OrderedJson::parse(data::hashes_to_json(folders_, data_hashes_));
   options.user_content = content.dump();
   const std::string& folder = job_.checkpoint.directory;

@@ -8,7 +8,6 @@
 #include "tessera/base/files.h"
 #include "tessera/base/json/parse.h"
 
-#include "models/data/data_hashes.h"
 #include "models/data/document_begins.h"
 #include "models/data/files.h"
 #include "models/data/token_file.h"
@@ -161,6 +160,34 @@ void check_that_nothing_is_lost(const std::string& folder, const std::string& in
     if (fs::exists(in(folder, name))) {
       refuse(str("holds a ", name, " without a ", kManifestFile, " that says where it is from"));
     }
+  }
+}
+
+std::string differences_from_manifest(const std::string& folder, const DataHashes& found) {
+  const std::string path = in(folder, kManifestFile);
+  std::string hashes;
+  if (!fs::exists(path) || !manifest_of(path, &hashes) || hashes.empty()) {
+    return "";
+  }
+  DataHashes expected = data_hashes_from_json(hashes, path);
+  for (std::string DataHashes::*hash :
+       {&DataHashes::train, &DataHashes::validation, &DataHashes::tokenizer}) {
+    if ((found.*hash).empty()) {
+      (expected.*hash).clear();
+    }
+  }
+  return differences(expected, kManifestFile, found, folder);
+}
+
+void check_files_of_manifest(const std::string& folder, const DataHashes& found) {
+  const std::string different = differences_from_manifest(folder, found);
+  if (!different.empty()) {
+    throw ConfigError(
+        str("the files of the data folder '",
+            folder,
+            "' do not belong together:\n",
+            different,
+            "\nprepare it again (tessera data prepare --force)"));
   }
 }
 

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "models/data/data_hashes.h"
 #include "models/data/folder_files.h"
 
 namespace tessera::data {
@@ -43,6 +44,15 @@ bool is_up_to_date(const std::string& folder, const std::string& input_hash, Fol
 /// Throws: ConfigError for a folder whose files are not what inputs of this hash gave, nor what an
 /// interrupted preparation left.
 void check_that_nothing_is_lost(const std::string& folder, const std::string& input_hash);
+
+/// Returns a line for each file whose hash is not that of the folder's data.json; "" where none
+/// differs, or where no data.json says hashes (a folder of somebody's own making). Empty hashes of
+/// `found` are not compared. Throws: Error for hashes in data.json of another form.
+std::string differences_from_manifest(const std::string& folder, const DataHashes& found);
+
+/// Throws: ConfigError for files that differ so: the ids of one tokenizer are other words to
+/// another.
+void check_files_of_manifest(const std::string& folder, const DataHashes& found);
 
 /// Writes data.json beside the other files, which are there and whole.
 void write_manifest(const std::string& folder, const Manifest& manifest);

@@ -130,6 +130,7 @@ std::vector<DataHashes> hashes_of_parts(
   std::vector<DataHashes> hashes;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     hashes.push_back(hashes_of(train.at(i), validation.at(i), parts[i].directory));
+    check_files_of_manifest(parts[i].directory, hashes.back());
     if (hashes.back().tokenizer != hashes.front().tokenizer) {
       throw ConfigError(
           str(parts[i].directory,

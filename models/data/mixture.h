@@ -20,8 +20,8 @@ std::string to_text(const std::vector<MixturePart>& parts);
 std::vector<TokenDataset>
 open_parts(const std::vector<MixturePart>& parts, const char* file, bool verify);
 
-/// Returns the hashes of each folder. Throws: ConfigError that names two folders with different
-/// tokenizers, under which one id would mean two things.
+/// Returns the hashes of each folder. Throws: ConfigError of check_files_of_manifest, and one that
+/// names two folders with different tokenizers, under which one id would mean two things.
 std::vector<DataHashes> hashes_of_parts(
     const std::vector<MixturePart>& parts,
     const std::vector<TokenDataset>& train,

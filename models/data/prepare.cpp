@@ -116,7 +116,10 @@ void check_unchanged(const std::string& hash, const std::string& expected) {
 void check_there_is_validation(const SplitWriter& writer, const std::string& found) {
   if (writer.validation_tokens() == 0) {
     throw ConfigError(
-        str("the input has ", found, ", too few to hold some back for validation: give more"));
+        str("the input has ",
+            found,
+            ", too few to hold some back for validation (whole documents, or in running text whole "
+            "lines): give more, or break long lines"));
   }
 }
 

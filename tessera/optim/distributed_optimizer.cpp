@@ -95,7 +95,8 @@ std::vector<ModelCore*> DistributedOptimizer::models() const {
   std::vector<ModelCore*> list;
   for (ModelCore* model : model_set().models()) {
     const auto parameters = model->all_parameters();
-    if (std::any_of(parameters.begin(), parameters.end(), [&](const at::Tensor& parameter) {
+    if (others_models_.contains(model->number()) ||
+        std::any_of(parameters.begin(), parameters.end(), [&](const at::Tensor& parameter) {
           return given_set_.contains(parameter.unsafeGetTensorImpl());
         })) {
       list.push_back(model);
@@ -205,11 +206,40 @@ void carry_first_state(
 
 } // namespace
 
+/// Returns the same on all ranks, whether or not they have got parameters since.
+bool DistributedOptimizer::must_agree_on_models() const {
+  return context().config.tensor_parallel_degree > 1 &&
+         agreed_on_ != std::pair(model_set().revision(), optimizer_->param_groups().size());
+}
+
+/// A tensor-parallel rank may hold no parameter of an optimizer, such as one of biases alone. It
+/// takes part in what the others do for the model all the same. Collective over the world.
+void DistributedOptimizer::agree_on_models() {
+  if (!must_agree_on_models()) {
+    return;
+  }
+  agreed_on_ = std::pair(model_set().revision(), optimizer_->param_groups().size());
+  others_models_.clear();
+  const std::vector<ModelCore*>& all = model_set().models();
+  const std::vector<ModelCore*> own = models();
+  at::Tensor flags = at::zeros({static_cast<std::int64_t>(all.size())}, at::kByte);
+  auto* flag = flags.data_ptr<std::uint8_t>();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    flag[i] = std::find(own.begin(), own.end(), all[i]) == own.end() ? 0 : 1;
+  }
+  context().group(Group::kWorld).all_reduce(flags, comm::ReduceOp::kMax);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (flag[i] != 0) {
+      others_models_.insert(all[i]->number());
+    }
+  }
+}
+
 void DistributedOptimizer::prepare() {
   take_new_parameters();
   masters_->follow_parameters();
   const model::ModelSet& all = model_set();
-  if (prepared_ == all.revision()) {
+  if (prepared_ == all.revision() && !must_agree_on_models()) {
     return;
   }
   check_none_released(all);
@@ -233,6 +263,7 @@ void DistributedOptimizer::prepare() {
     return;
   }
   check_parameters_belong(of_models);
+  agree_on_models();
   const auto remote = [&](const at::Tensor& parameter) {
     return elsewhere.contains(parameter.unsafeGetTensorImpl());
   };
@@ -377,6 +408,9 @@ at::Tensor DistributedOptimizer::step(const Closure& closure) {
       context.group(Group::kMP).size() == 1 && !sharing_->in_use(models_) && !has_shards();
   at::Tensor loss = sharing_->update(
       context, models_, [&] { return update_shards([&] { return update(closure, whole_here); }); });
+  if (context.group(Group::kMP).size() > 1 || sharing_->in_use(models_)) {
+    warn_of_own_class();
+  }
   step_seconds_->updated(context.world->rank());
   return loss;
 }

@@ -204,9 +204,11 @@ class DistributedOptimizer : private PlaceOfOptimizer {
     at::Tensor parameter; // the model's own
   };
 
-  // The live models that have parameters of this optimizer, in order of construction; the same on
-  // all ranks.
+  // The live models that have parameters of this optimizer, in order of construction; from
+  // `agree_on_models` on the same on all ranks.
   std::vector<model::ModelCore*> models() const;
+  bool must_agree_on_models() const;
+  void agree_on_models();
   model::ModelSet& model_set() const;
   Context& context() const;
   void find_owners();
@@ -222,6 +224,7 @@ class DistributedOptimizer : private PlaceOfOptimizer {
   bool has_shards() const;
   at::Tensor update_shards(const std::function<at::Tensor()>& update);
   void warn_of_parts();
+  void warn_of_own_class();
   double clip_shards(double max_norm);
   std::vector<at::Tensor> counted_in_world(const at::Tensor& parameter, const at::Tensor& tensor)
       const;
@@ -244,11 +247,15 @@ class DistributedOptimizer : private PlaceOfOptimizer {
   std::map<std::string, std::size_t> numbers_;
   std::int64_t numbered_ = -1; // as prepared_
   std::vector<model::ModelCore*> models_; // whose parameters these are
+  std::set<int> others_models_; // numbers of those that any rank has parameters of
+  /// The revision of the models and the number of parameter groups when ranks agreed on these.
+  std::pair<std::int64_t, std::size_t> agreed_on_{-1, 0};
   std::vector<at::Tensor> given_; // what it was made with, also empty handles
   std::set<const void*> given_set_; // the same, by address
   std::int64_t updates_ = 0; // calls of step
   std::set<const void*> known_; // those, and what its groups hold since `prepare`, by address
   bool warned_of_parts_ = false;
+  bool warned_of_own_class_ = false;
   bool warned_of_others_ = false;
   double global_grad_norm_ = 0;
   std::map<int, std::string> updated_models_; // labels of those it was prepared for, by number

@@ -25,6 +25,12 @@ namespace tessera::optim {
 
 namespace {
 
+/// Whether it is the library's, or is told what it needs of other ranks' parameters.
+bool knows_parts(const torch::optim::Optimizer& optimizer) {
+  return dynamic_cast<const NeedsNorms*>(&optimizer) != nullptr ||
+         dynamic_cast<const LBFGS*>(&optimizer) != nullptr; // in a shard group refused
+}
+
 /// Whether an element's update needs that element alone. A class that a script derives from one of
 /// these may have an update of its own.
 bool updates_by_element(const torch::optim::Optimizer& optimizer) {
@@ -71,9 +77,7 @@ at::Tensor DistributedOptimizer::update_shards(const std::function<at::Tensor()>
 
 void DistributedOptimizer::warn_of_parts() {
   if (std::exchange(warned_of_parts_, true) || updates_by_element(*optimizer_) ||
-      dynamic_cast<const NeedsNorms*>(optimizer_.get()) != nullptr || // it has the whole's
-      dynamic_cast<const LBFGS*>(optimizer_.get()) != nullptr || // refused
-      context().world->rank() != 0) {
+      knows_parts(*optimizer_) || context().world->rank() != 0) {
     return;
   }
   const torch::optim::Optimizer& optimizer = *optimizer_;
@@ -85,6 +89,34 @@ void DistributedOptimizer::warn_of_parts() {
       "element alone. An optimizer that needs a parameter's norm, mean or shape (LARS, "
       "Adafactor) trains other numbers; write shard_optimizer_state in place of "
       "sharded_data_parallel_degree, which gives it whole parameters"));
+}
+
+/// A class of the script's own may keep tensors by their place in the list that it was made with,
+/// or decide by all parameters; nobody can see that from outside.
+void DistributedOptimizer::warn_of_own_class() {
+  const torch::optim::Optimizer& optimizer = *optimizer_;
+  if (std::exchange(warned_of_own_class_, true) || updates_by_element(optimizer) ||
+      knows_parts(optimizer) || dynamic_cast<const UpdatesByParameter*>(&optimizer) != nullptr ||
+      context().world->rank() != 0) {
+    return;
+  }
+  std::size_t here = 0;
+  for (const auto& group : optimizer.param_groups()) {
+    here += group.params().size();
+  }
+  log::warning(tessera::str(
+      "the optimizer ",
+      c10::demangle(typeid(optimizer).name()),
+      " updates what this rank holds alone, ",
+      here,
+      " of the ",
+      given_.size(),
+      " parameters that it was given. That is right where a parameter's update depends on that "
+      "parameter alone and its state is found by the parameter, as state() of torch's optimizers "
+      "is. One that keeps tensors in the order of the list since its constructor, or decides by a "
+      "norm or mean of all parameters, trains other numbers: keep state in state(), derive it from "
+      "tessera::optim::NeedsNorms for norms, and from tessera::optim::UpdatesByParameter to say "
+      "that it is right (tessera/optim/whole_norms.h)"));
 }
 
 } // namespace tessera::optim

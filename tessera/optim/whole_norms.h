@@ -44,6 +44,14 @@ class NeedsNorms {
   WholeNorms norms_;
 };
 
+/// Says of an optimizer of a script's own that a parameter's update depends on that parameter alone
+/// and that its state is found by the parameter, so that a rank may update the part of a model that
+/// it holds: no warning asks for it.
+class UpdatesByParameter {
+ public:
+  virtual ~UpdatesByParameter() = default;
+};
+
 /// Returns the root of a sum that does not depend on the order of the numbers.
 double root_of_sum(std::vector<double> squares);
 

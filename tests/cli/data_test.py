@@ -11,6 +11,7 @@ import gzip
 import json
 import os
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -409,6 +410,25 @@ def check_training():
     assert "tokenizer.json" in os.listdir("again")
 
 
+def check_foreign_files():
+    """A folder with one file of another is refused wherever it is read, and the file is named."""
+    for file in ("tokenizer.json", "train.tokens"):
+        shutil.rmtree("patched", ignore_errors=True)
+        shutil.copytree("bpe", "patched")
+        if file == "tokenizer.json":
+            with open("patched/" + file, "a", encoding="utf-8") as tokenizer:
+                tokenizer.write("\n")
+        else:
+            shutil.copy("bpe/validation.tokens", "patched/" + file)
+        of_job = ("train", "job.json", "--set", "data.directory=patched", "--set",
+                  "checkpoint.directory=patched_run")
+        for command in (of_job, (*of_job, "--check"),
+                        ("eval", "run", "--data", "patched", "--split", "train", "--batch", "2")):
+            said = call(PROGRAM, *command, status=2)
+            assert "do not belong together" in said and file.split(".")[0] in said, (command, said)
+        assert not os.path.exists("patched_run/newest")
+
+
 def losses_of(log):
     with open(log, encoding="utf-8") as file:
         records = [json.loads(line) for line in file]
@@ -475,6 +495,7 @@ with tempfile.TemporaryDirectory() as work:
     check_inputs(DOCUMENTS)
     check_tokens()
     check_training()
+    check_foreign_files()
     check_mixture()
     # Text without a tokenizer: one is trained, several files are documents each.
     FILES = sorted(glob.glob(REPOSITORY + "/docs/*.md"))

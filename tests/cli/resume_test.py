@@ -8,6 +8,7 @@ the optimizer's options of its job, on one rank and on two.
 import json
 import os
 import shutil
+import subprocess
 import tempfile
 
 from jobs import PROGRAM, call, furthest, prepare_data, train
@@ -72,11 +73,32 @@ def check_options(parallel):
         assert furthest(two, one) < 1e-4, (change, two, one)
 
 
+def check_settings():
+    """What a job says otherwise than its checkpoint is told, and what is the same is not."""
+    plain = {"microbatches": 2}
+    job = job_of("told", plain)
+    train("told", job, 1, "--steps", "2")
+    for change, told in ((["--set", "data.batch=4", "--set", "parallel.seed=9"],
+                          ("data.batch: the checkpoint has 8, the job 4",
+                           "parallel.seed: the checkpoint has 3, the job 9")),
+                         ([], ())):
+        shutil.copytree("saved_told", "saved_again")
+        said = subprocess.run(
+            [PROGRAM, "train", "told.json", "--resume", "--steps", "3", *change, "--set",
+             "checkpoint.directory=saved_again"],
+            capture_output=True, text=True, timeout=120, check=True)
+        said = said.stdout + said.stderr
+        assert all(one in said for one in told), said
+        assert ("other settings than" in said) == bool(told), said
+        shutil.rmtree("saved_again")
+
+
 with tempfile.TemporaryDirectory() as folder:
     os.chdir(folder)
     prepare_data()
     for layout, (number, keys) in LAYOUTS.items():
         check_masks(layout, number, keys)
     check_options(LAYOUTS["pipeline"][1])
+    check_settings()
     os.chdir("/")
 print("all as expected")

@@ -25,7 +25,8 @@ clean() {
 scaled_rates() { # rate...
   local probed
   probed=$(mktemp)
-  OMP_NUM_THREADS=1 "$tessera" probe --quick -o "$probed" > /dev/null
+  # As ranks run: the launcher asks for the kernels of products that fit the processor.
+  OMP_NUM_THREADS=1 "$tessera" launch -n 1 -- "$tessera" probe --quick -o "$probed" > /dev/null
   python3 - "$probed" "$@" << 'PY'
 import json, sys
 kind = next(iter(json.load(open(sys.argv[1]))["devices"].values()))

@@ -148,14 +148,15 @@ void DistributedEmbeddingImpl::limit_norms(const TensorParallel& parallel, const
   }
   // The norm of a row is a sum over all ranks' columns.
   const at::Tensor found = table.index_select(0, rows);
+  const at::Tensor wide = found.to(at::promoteTypes(found.scalar_type(), at::kFloat));
   at::Tensor norms;
   if (std::isinf(options.norm_type)) {
-    norms = std::get<0>(found.abs().max(1)).to(at::kFloat);
+    norms = std::get<0>(wide.abs().max(1));
     if (parallel.size() > 1 && !parallel.shapes_only) {
       parallel.group->all_reduce(norms, comm::ReduceOp::kMax);
     }
   } else {
-    norms = found.to(at::kFloat).abs().pow(options.norm_type).sum(1);
+    norms = wide.abs().pow(options.norm_type).sum(1);
     all_reduce(parallel, norms);
     norms = norms.pow(1 / options.norm_type);
   }

@@ -118,8 +118,9 @@ std::tuple<at::Tensor, at::Tensor> DistributedExpertsImpl::forward(const at::Ten
   }
   const TensorParallel parallel = parallel_now();
   const at::Tensor tokens = x.reshape({-1, o.hidden_size});
-  // The gate computes in f32, because choices must not depend on rounding.
-  const Routing routing = route(at::linear(tokens.to(at::kFloat), gate.to(at::kFloat)), o);
+  // The gate computes in f32 at least, because choices must not depend on rounding.
+  const at::ScalarType type = at::promoteTypes(tokens.scalar_type(), at::kFloat);
+  const Routing routing = route(at::linear(tokens.to(type), gate.to(type)), o);
   const std::int64_t capacity = routing.capacity;
   at::Tensor sent = tokens;
   at::Tensor gates = routing.gates;

@@ -35,7 +35,7 @@ struct Routing {
 /// Top-k gating with capacity. First choices of all tokens are placed before
 /// second choices, earlier tokens before later ones. The loss is E sum_e f_e
 /// P_e: f_e the share of choices that fell on expert e, P_e its mean gate.
-/// Shapes: logits_TE, f32. Not collective. Threads: any.
+/// Shapes: logits_TE, f32 or f64. Not collective. Threads: any.
 /// Source: Lepikhin et al. 2021 (GShard), algorithm 1; Fedus et al. 2022
 /// (Switch), equations (4)-(6).
 Routing route(const at::Tensor& logits, const DistributedExpertsOptions& options);

@@ -29,7 +29,8 @@ class CrossEntropyOnMesh : public torch::autograd::Function<CrossEntropyOnMesh> 
     const OwnDerivativeScope scope;
     const Classes& of = classes->value;
     const Mesh& mesh = *of.mesh;
-    const at::Tensor x = logits.reshape({-1, logits.size(-1)}).to(at::kFloat);
+    const at::Tensor x = logits.reshape({-1, logits.size(-1)})
+                             .to(at::promoteTypes(logits.scalar_type(), at::kFloat));
     const at::Tensor labels = targets.reshape({-1});
     const at::Tensor largest = std::get<0>(x.max(1));
     all_reduce(mesh.along_row(), largest, comm::ReduceOp::kMax);
@@ -61,7 +62,8 @@ class CrossEntropyOnMesh : public torch::autograd::Function<CrossEntropyOnMesh> 
       return variable_list(3);
     }
     const auto tensors = ctx->get_saved_variables();
-    const at::Tensor weight = (gradients[0].reshape({-1}).to(at::kFloat) * tensors[3]).unsqueeze(1);
+    const at::Tensor weight =
+        (gradients[0].reshape({-1}).to(tensors[0].scalar_type()) * tensors[3]).unsqueeze(1);
     at::Tensor gradient = tensors[0] * weight;
     gradient.scatter_add_(1, tensors[1].unsqueeze(1), -weight * tensors[2].unsqueeze(1));
     return {

@@ -91,7 +91,9 @@ at::Tensor norm_forward(
   const at::NoGradGuard no_grad;
   const Mesh& mesh = *norm.mesh;
   const auto width = x.size(-1);
-  const at::Tensor wide = x.reshape({-1, width}).to(at::kFloat);
+  // Statistics in f32 at least.
+  const at::ScalarType type = at::promoteTypes(x.scalar_type(), at::kFloat);
+  const at::Tensor wide = x.reshape({-1, width}).to(type);
   if (norm.rms) {
     const at::Tensor squares = wide.square().sum(1, true);
     all_reduce(mesh.along_row(), squares);
@@ -105,7 +107,7 @@ at::Tensor norm_forward(
   }
   at::Tensor affine = gamma;
   if (mesh.row() == 0) {
-    affine = (norm.rms ? at::stack({gamma}) : at::stack({gamma, beta})).to(at::kFloat);
+    affine = (norm.rms ? at::stack({gamma}) : at::stack({gamma, beta})).to(type);
   }
   state.affine =
       broadcast_from_first_row(mesh, affine, {norm.rms ? 1 : 2, width}, state.normed.options());
@@ -123,7 +125,7 @@ NormGradients norm_backward(
   const at::NoGradGuard no_grad;
   const Mesh& mesh = *norm.mesh;
   const at::Tensor& normed = state.normed;
-  const at::Tensor wide = gradient.reshape(normed.sizes()).to(at::kFloat);
+  const at::Tensor wide = gradient.reshape(normed.sizes()).to(normed.scalar_type());
   NormGradients result;
   if (for_parameters) {
     const at::Tensor along = (wide * normed).sum(0);

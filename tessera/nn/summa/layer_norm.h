@@ -34,14 +34,14 @@ layer_norm(const Norm& norm, const at::Tensor& x, const at::Tensor& gamma, const
 
 /// What the forward saves for the backward.
 struct NormState {
-  at::Tensor normed; // normalized x: [positions, h of my column], f32
+  at::Tensor normed; // normalized x: [positions, h of my column], f32 or f64
   at::Tensor inverse; // [positions, 1]: 1 / sqrt(variance + eps)
   at::Tensor affine; // [2, h of my column]: gamma, beta (rms: [1, h])
 };
 
 struct NormGradients {
   at::Tensor x;
-  at::Tensor gamma; // f32; defined on the first mesh row only
+  at::Tensor gamma; // f32 or f64; defined on the first mesh row only
   at::Tensor beta; // like gamma; undefined for rms
 };
 

@@ -1,5 +1,5 @@
-// Training in bf16 and f16 on a mesh, beside one process that computes in the same precision, and
-// with residual sums in f32.
+// Training in bf16, f16 and f64 on a mesh, beside one process that computes in the same precision,
+// and with residual sums in f32.
 #include "tessera/half/operators.h"
 
 #include "tests/mpi/mesh_training/support.h"
@@ -155,6 +155,37 @@ TEST(MeshPrecision, Bf16) {
 
 TEST(MeshPrecision, F16) {
   compare(torch::kHalf, 2e-3);
+}
+
+TEST(MeshPrecision, F64) {
+  torch::manual_seed(7);
+  models::Gpt plain = made_gpt();
+  plain->to(torch::kDouble);
+  std::vector<torch::Tensor> parameters = plain->parameters();
+  parameters.pop_back(); // the shared one
+  const Batch batch = tokens_of(0);
+  token_loss(plain(batch.x), batch.y).backward();
+  torch::optim::SGD(parameters, torch::optim::SGDOptions(1.0)).step();
+  for (const Layout& layout : meshes()) {
+    for (const char* memory : {"autograd", "managed"}) {
+      Config config = config_of(layout);
+      config.mesh_memory = memory;
+      init(config);
+      const Ended ended;
+      torch::manual_seed(7);
+      models::Gpt net = made_gpt();
+      net->to(torch::kDouble);
+      DistributedModel model(net);
+      DistributedOptimizer optimizer(
+          torch::optim::SGD(model.parameters(), torch::optim::SGDOptions(1.0)));
+      auto train_step = token_step(model);
+      const Batch mine = tokens_here(0);
+      train_step(mine.x, mine.y);
+      optimizer.step();
+      expect_state(
+          model.state_dict(), parameters_of(plain), str(layout.text(), ", ", memory), 1e-12);
+    }
+  }
 }
 
 } // namespace

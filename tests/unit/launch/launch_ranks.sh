@@ -84,6 +84,10 @@ out=$(launch -n 1 -- ./no-such-program 2>&1)
 status=$?
 expect "a program that is not there" '^2$' "$status"
 expect "is named" "cannot run './no-such-program': No such file" "$out"
+out=$(launch -n 1 -- no-such-program 2>&1)
+status=$?
+expect "a name without a program" '^127$' "$status"
+expect "is told by the shell" "no-such-program: not found" "$out"
 
 # mpirun ends with 1 where it missed that a rank ended well: the ranks' word counts, and only theirs.
 mkdir "$work/bin"
@@ -110,6 +114,34 @@ out=$(PATH="$work/bin:$PATH" launch -n 2 -- sh -c 'trap "exit 0" TERM; while :; 
 status=$?
 expect "ranks that were asked to end are not done, with status 0 either" '^1$' "$status"
 
+# Ranks that were asked to end and say that all is saved: mpirun may crash all the same.
+cat > "$work/bin/mpirun" << S
+#!/bin/sh
+"$(command -v mpirun)" "\$@" &
+child=\$!
+trap 'kill -USR1 \$child' USR1
+while kill -0 \$child 2> /dev/null; do wait \$child; done
+exit 139
+S
+for status_of_ranks in 75 0; do
+  PATH="$work/bin:$PATH" "$PROGRAM" launch -n 2 -- \
+    sh -c "trap 'exit $status_of_ranks' TERM; echo ready; while :; do sleep 0.1; done" > "$work/out" 2>&1 &
+  launcher=$!
+  for _ in $(seq 200); do
+    [ "$(grep -c ready "$work/out")" = 2 ] && break
+    sleep 0.1
+  done
+  kill -TERM $launcher
+  wait $launcher
+  status=$?
+  if [ "$status_of_ranks" = 75 ]; then
+    expect "ranks that saved everything" '^75$' "$status"
+    expect "can be resumed" 'mpirun ended with exit status 139 after every rank had stopped' "$(cat "$work/out")"
+  else
+    expect "ranks that say nothing of it" '^139$' "$status"
+  fi
+done
+
 # A host file with this machine: its slots, and more ranks than slots.
 echo "localhost slots=2" > "$work/hosts"
 for ranks in 2 3; do
@@ -120,6 +152,11 @@ for ranks in 2 3; do
 done
 out=$(launch --hostfile "$work/hosts" --config "$work/config.json" -- sh -c 'echo "of $OMPI_COMM_WORLD_SIZE"' 2>&1)
 expect "processes_per_host on each host of the file" '^2$' "$(grep -c '^of 2$' <<< "$out")"
+printf 'localhost slots=2\n\nlocalhost:1\n' > "$work/twice"
+out=$(launch -n 2 --hostfile "$work/twice" -- true 2>&1)
+status=$?
+expect "a host with two numbers of slots" '^2$' "$status"
+expect "is named with its lines" "twice: line 3: the host 'localhost' has its slots on line 1 already" "$out"
 out=$(launch -n 2 --hostfile "$work/none" -- true 2>&1)
 expect "a host file that is not there" "cannot read '$work/none': No such file" "$out"
 
