@@ -25,10 +25,10 @@ namespace tessera::optim {
 
 namespace {
 
-/// Whether it is the library's, or is told what it needs of other ranks' parameters.
+/// Whether it is told what it needs of parameters that other ranks hold.
 bool knows_parts(const torch::optim::Optimizer& optimizer) {
   return dynamic_cast<const NeedsNorms*>(&optimizer) != nullptr ||
-         dynamic_cast<const LBFGS*>(&optimizer) != nullptr; // in a shard group refused
+         dynamic_cast<const LBFGS*>(&optimizer) != nullptr; // refused where they are divided
 }
 
 /// Whether an element's update needs that element alone. A class that a script derives from one of

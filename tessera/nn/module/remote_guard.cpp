@@ -99,20 +99,18 @@ class RemoteTensorMode : public TensorDispatchMode {
     }
     const RemoteTensor& remote = first;
     if (remote.gradient) {
-      throw UserError(
-          str(operator_name(op),
-              " asks for the numbers of the gradient of parameter '",
-              remote.name,
-              "', which rank ",
-              remote.rank,
-              " owns, so they are not on rank ",
-              remote.here,
-              "; what changes each gradient by itself loops over model.local_parameters(), the "
-              "names and "
-              "tensors of this rank; a norm of all gradients, and clipping by it, is "
-              "optimizer.clip_grad_norm(max_norm) of a tessera::DistributedOptimizer, which also "
-              "updates "
-              "parameters in the place of an optimizer of libtorch"));
+      throw UserError(str(
+          operator_name(op),
+          " asks for the numbers of the gradient of parameter '",
+          remote.name,
+          "', which rank ",
+          remote.rank,
+          " owns, so they are not on rank ",
+          remote.here,
+          "; what changes each gradient by itself loops over model.local_parameters(), names and "
+          "tensors of this rank's; a norm of all gradients, and clipping by it, is "
+          "optimizer.clip_grad_norm(max_norm) of a tessera::DistributedOptimizer, which also "
+          "updates parameters in the place of an optimizer of libtorch"));
     }
     const bool in_step = current_interceptor() != nullptr;
     throw UserError(str(
