@@ -13,6 +13,7 @@
 #include "tessera/base/error.h"
 #include "tessera/planner/description.h"
 #include "tessera/planner/nothing_fits.h"
+#include "tessera/planner/runtime_abilities.h"
 #include "tessera/planner/without_hosts.h"
 
 #include "cli/interruption.h"
@@ -235,6 +236,15 @@ cost::DescribedModel model_of(const PlanningInput& input, const cost::Cluster& c
   cost::DescribedModel model = planner::load_model(input.model_file);
   // The runtime's stages answer the module that called them (decision 20).
   model.returns_home = input.search.runnable_only;
+  if (model.activation_checkpointing && input.search.runnable_only &&
+      !planner::runtime_abilities().activation_checkpointing) {
+    std::fprintf(
+        stderr,
+        "tessera: %s says that layers recompute their activations (\"activation_checkpointing\"), "
+        "which no key of a configuration does: what runs (--runnable, -o, --trials) is searched "
+        "without it, so a program that recomputes takes more time and less memory\n",
+        input.model_file.c_str());
+  }
   if (input.global_batch_size != 0) {
     model.global_batch_size = input.global_batch_size;
     cost::validate(model);

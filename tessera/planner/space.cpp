@@ -345,7 +345,8 @@ void check_node_order(
     throw ConfigError(
         str(name,
             ": write each of the cluster file's nodes once, from 0 to ",
-            cluster.nodes.size() - 1));
+            cluster.nodes.size() - 1,
+            " (of a strategy on some of them, leave the others out by --without)"));
   }
 }
 
