@@ -10,6 +10,8 @@
 #include "tessera/base/json/read.h"
 #include "tessera/base/json/write.h"
 
+#include "models/data/data_folder.h"
+
 namespace tessera::data {
 
 struct MixtureState {

@@ -22,6 +22,7 @@
 #include "tessera/optim/rounding_places.h"
 #include "tessera/optim/state_sharing.h"
 #include "tessera/optim/step_seconds.h"
+#include "tessera/optim/whole_norms.h"
 #include "tessera/state/optimizer_state_key.h"
 
 namespace tessera::optim {

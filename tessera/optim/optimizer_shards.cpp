@@ -20,6 +20,7 @@
 #include "tessera/optim/failed_update.h"
 #include "tessera/optim/fused.h"
 #include "tessera/optim/lbfgs.h"
+#include "tessera/optim/whole_norms.h"
 
 namespace tessera::optim {
 
